@@ -1,0 +1,1 @@
+"""Parametrised Amaranth hardware of the FastCar accelerator."""

@@ -1,0 +1,1 @@
+"""Memory side: AXI4, prefetcher, beat FIFO, store unit."""

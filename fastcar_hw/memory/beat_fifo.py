@@ -1,0 +1,156 @@
+"""The rewindable beat FIFO between the prefetcher and its three consumers."""
+
+from amaranth.hdl import Module, Signal, unsigned
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..config import AcceleratorConfig
+from ..isa import Dest
+
+__all__ = ["BeatFifo", "BeatPort", "beat_layout"]
+
+
+def beat_layout(config: AcceleratorConfig) -> data.ArrayLayout:
+    """Return the payload of one beat: its bytes, lowest address first."""
+    return data.ArrayLayout(unsigned(8), config.derived.beat_bytes)
+
+
+class BeatPort(wiring.Signature):
+    """Beats with read-ahead, seen from the FIFO.
+
+    Members
+    -------
+    stream : Out
+        Beats in order.  A transfer reads a beat but does not free it.
+    commit : In
+        Strobe: free every beat read so far, a transfer in the same cycle included.
+    rewind : In
+        Strobe: read again from the first beat that was not freed.  No transfer happens in that cycle (the FIFO holds
+        ``valid`` low), and the beats come again from the next but one cycle on.
+    """
+
+    def __init__(self, config: AcceleratorConfig) -> None:
+        super().__init__(
+            {
+                "stream": Out(stream.Signature(beat_layout(config))),
+                "commit": In(1),
+                "rewind": In(1),
+            }
+        )
+
+
+class BeatFifo(wiring.Component):
+    """In-order FIFO whose head is offered only to the consumer that it is for.
+
+    Parameters
+    ----------
+    config
+        The accelerator; the depth is ``weight_fifo_depth`` beats.
+
+    Attributes
+    ----------
+    i : In, stream of {dest, beat}
+        Beats as they arrive.  Whoever fills must have reserved the room: ``ready`` is then always 1.
+    matrix : Out, `BeatPort`
+        The matrix unit's beats.
+    vector, ctrl : Out, streams of beats
+        The other consumers; a transfer frees the beat.
+    freed : Out
+        Strobe a cycle: ``freed_count`` beats were freed (for the credits of the prefetcher).
+    level : Out
+        Beats that are not freed.
+    flush : In
+        Strobe: forget everything.
+
+    Notes
+    -----
+    One beat a cycle in and out; two cycles from ``i`` to an output; two cycles of gap after a rewind.
+    """
+
+    def __init__(self, config: AcceleratorConfig) -> None:
+        self._config = config
+        self._beat = beat_layout(config)
+        self._tagged = data.StructLayout({"dest": Dest, "beat": self._beat})
+        super().__init__(
+            {
+                "i": In(stream.Signature(self._tagged)),
+                "matrix": Out(BeatPort(config)),
+                "vector": Out(stream.Signature(self._beat)),
+                "ctrl": Out(stream.Signature(self._beat)),
+                "freed_count": Out(range(config.weight_fifo_depth + 1)),
+                "level": Out(range(config.weight_fifo_depth + 1)),
+                "flush": In(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        """Build the module."""
+        del platform
+        m = Module()
+        depth = self._config.weight_fifo_depth
+        bits = depth.bit_length() - 1
+
+        m.submodules.storage = storage = memory.Memory(shape=self._tagged, depth=depth, init=[])
+        write, read = storage.write_port(), storage.read_port()
+
+        # Pointers carry one bit more than the address, so full and empty differ.
+        tail, fetched, head, base = (Signal(bits + 1, name=n) for n in ("tail", "fetched", "head", "base"))
+        # tail: next write; fetched: next word to leave the memory; head: next word to be transferred;
+        # base: oldest word that is not freed.  base <= head <= fetched <= tail.
+        m.d.comb += [
+            self.level.eq((tail - base)[: bits + 1]),
+            self.i.ready.eq(self.level != depth),
+            write.en.eq(self.i.valid & self.i.ready),
+            write.addr.eq(tail[:bits]),
+            write.data.eq(self.i.payload),
+        ]
+        with m.If(write.en):
+            m.d.sync += tail.eq(tail + 1)
+
+        # Two words of look-ahead hide the latency of the memory: one on its way, one or two waiting.
+        front, second = Signal(self._tagged), Signal(self._tagged)
+        count = Signal(2)
+        coming = Signal()
+        transfer = Signal()
+        rewind = self.matrix.rewind
+        m.d.comb += [
+            read.addr.eq(fetched[:bits]),
+            read.en.eq((fetched != tail) & ((count + coming) - transfer < 2) & ~rewind),
+        ]
+        m.d.sync += coming.eq(read.en)
+        with m.If(read.en):
+            m.d.sync += fetched.eq(fetched + 1)
+        remain = Signal(2)
+        m.d.comb += remain.eq(count - transfer)
+        m.d.sync += count.eq(remain + coming)
+        with m.If(transfer):
+            m.d.sync += front.eq(second)
+        with m.If(coming):
+            with m.If(remain == 0):
+                m.d.sync += front.eq(read.data)
+            with m.Else():
+                m.d.sync += second.eq(read.data)
+
+        valid = (count != 0) & ~rewind
+        ports = {Dest.MATRIX: self.matrix.stream, Dest.VECTOR: self.vector, Dest.CTRL: self.ctrl}
+        for dest, port in ports.items():
+            mine = valid & (front.dest == dest)
+            m.d.comb += [port.valid.eq(mine), port.payload.eq(front.beat)]
+            with m.If(mine & port.ready):
+                m.d.comb += transfer.eq(1)
+        with m.If(transfer):
+            m.d.sync += head.eq(head + 1)
+
+        next_base = Signal.like(base)
+        m.d.comb += next_base.eq(base)
+        other = transfer & (front.dest != Dest.MATRIX)
+        with m.If(self.matrix.commit | other):
+            m.d.comb += next_base.eq(head + transfer)
+        m.d.comb += self.freed_count.eq((next_base - base)[: bits + 1])
+        m.d.sync += base.eq(next_base)
+
+        with m.If(rewind):
+            m.d.sync += [fetched.eq(base), head.eq(base), count.eq(0), coming.eq(0)]
+        with m.If(self.flush):
+            m.d.sync += [tail.eq(0), fetched.eq(0), head.eq(0), base.eq(0), count.eq(0), coming.eq(0)]
+        return m

@@ -1,0 +1,1 @@
+"""Rounding, saturation and table functions of the integer law (docs/numerics.md)."""

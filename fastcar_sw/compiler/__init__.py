@@ -1,0 +1,1 @@
+"""Compiler: quantized model and hardware configuration to program and memory image."""

@@ -1,0 +1,1 @@
+"""Software of FastCar: twin, quantizer, compiler."""

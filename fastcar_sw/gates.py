@@ -11,7 +11,8 @@ from .quantized import SCORE_FRACTION
 
 __all__ = ["DEFINITIONS", "GATES", "GateError", "GateSettings"]
 
-#: Kinds of gates and definitions of the score, by their names in docs/numerics.md; the index is the hardware's code.
+#: Kinds of gates and definitions of the score, by their names in docs/numerics.md; the index is the
+#: hardware's code.
 GATES = ("never", "always", "tas", "forced")
 DEFINITIONS = ("paper", "reference-code")
 
@@ -39,14 +40,15 @@ class GateSettings:
     Parameters
     ----------
     kind
-        ``never`` computes every MLP, ``always`` replays whatever is eligible, ``tas`` compares the temporal attention
-        score with the threshold, ``forced`` takes recorded decisions.
+        ``never`` computes every MLP, ``always`` replays whatever is eligible, ``tas`` compares the temporal
+        attention score with the threshold, ``forced`` takes recorded decisions.
     definition
-        ``paper``: rotated query, replay when score >= threshold; ``reference-code``: query before the rotation,
-        replay when score > threshold.
+        ``paper``: rotated query, replay when score >= threshold; ``reference-code``: query before the
+        rotation, replay when score > threshold.
     threshold
-        Natural-logarithm units (those of the attention logits), one for all layers or one a layer; the score is the
-        mean over the heads, weighted with ``head_weights``.  ``inf`` never replays a layer, ``-inf`` always does.
+        Natural-logarithm units (those of the attention logits), one for all layers or one a layer; the score
+        is the mean over the heads, weighted with ``head_weights``.  ``inf`` never replays a layer, ``-inf``
+        always does.
     head_weights
         0..255 a head, their sum 1..255; one each when missing.
     warmup_frames
@@ -66,16 +68,33 @@ class GateSettings:
 
     def __post_init__(self) -> None:
         _require(self.kind in GATES, "gate kind", self.kind, f"one of {', '.join(GATES)}")
-        _require(self.definition in DEFINITIONS, "gate definition", self.definition, f"one of {', '.join(DEFINITIONS)}")
+        _require(
+            self.definition in DEFINITIONS,
+            "gate definition",
+            self.definition,
+            f"one of {', '.join(DEFINITIONS)}",
+        )
         if isinstance(self.threshold, tuple):
             for i, value in enumerate(self.threshold):
                 _require(_is_number(value), f"threshold of layer {i}", value, "a number")
         else:
-            _require(_is_number(self.threshold), "threshold", self.threshold, "a number, or a tuple of one a layer")
+            _require(
+                _is_number(self.threshold), "threshold", self.threshold, "a number, or a tuple of one a layer"
+            )
         if self.head_weights is not None:
-            _require(isinstance(self.head_weights, tuple), "head_weights", self.head_weights, "a tuple of one a head")
+            _require(
+                isinstance(self.head_weights, tuple),
+                "head_weights",
+                self.head_weights,
+                "a tuple of one a head",
+            )
             for i, weight in enumerate(self.head_weights):
-                _require(type(weight) is int and 0 <= weight <= 255, f"weight of head {i}", weight, "an integer in 0..255")
+                _require(
+                    type(weight) is int and 0 <= weight <= 255,
+                    f"weight of head {i}",
+                    weight,
+                    "an integer in 0..255",
+                )
             total = sum(self.head_weights)
             _require(1 <= total <= _WEIGHT_SUM_MAX, "sum of head_weights", total, f"in 1..{_WEIGHT_SUM_MAX}")
         ok = type(self.warmup_frames) is int and 0 <= self.warmup_frames <= _WARMUP_MAX

@@ -1,7 +1,7 @@
 """The quantized model: every integer that the accelerator needs, as arrays and program constants.
 
-What each constant means is in docs/numerics.md; a name in brackets below is its name there.  Files are safetensors
-with JSON metadata, never pickles.
+What each constant means is in docs/numerics.md; a name in brackets below is its name there.  Files are
+safetensors with JSON metadata, never pickles.
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ class QuantizedLayer:
     attn_norm, mlp_norm
         Gains in front of attention and MLP.
     query, key, value, output, gate, up, down
-        Matrices.  Rows of query and key are permuted to neighbouring rotary pairs; the scales of query contain
-        log2(e)/sqrt(head_dim).
+        Matrices.  Rows of query and key are permuted to neighbouring rotary pairs; the scales of query
+        contain log2(e)/sqrt(head_dim).
     score_shift, context_shift
         Shifts of scores and of the softmax-weighted values [sS, sO].
     gate_shift, silu_shift, product_shift
         Shifts of SwiGLU [s1, s2, s3].
     fractions
-        Fraction bits of the tensors, for reports only: ``norm, query, key, value, context, mlp_norm, gate, silu,
-        up, hidden``.
+        Fraction bits of the tensors, for reports only: ``norm, query, key, value, context, mlp_norm, gate,
+        silu, up, hidden, residual``.
     """
 
     attn_norm: QuantizedNorm
@@ -140,7 +140,8 @@ class QuantizedModel:
     embedding_shift
         -16..0 [sE].
     positions
-        int16, (tokens_per_frame, hidden), added by the position in the frame; None without ``frame_embedding`` [P].
+        int16, (tokens_per_frame, hidden), added by the position in the frame; None without
+        ``frame_embedding`` [P].
     position_shift
         -16..0 [sP].
     rope
@@ -264,9 +265,13 @@ class QuantizedModel:
         except (OSError, SafetensorError) as error:
             raise ModelError(f"quantized model {path} cannot be read: {error}") from None
         if metadata.get("format") != _FORMAT:
-            raise ModelError(f"quantized model {path} must have the format {_FORMAT!r}, not {metadata.get('format')!r}")
+            raise ModelError(
+                f"quantized model {path} must have the format {_FORMAT!r}, not {metadata.get('format')!r}"
+            )
         if metadata.get("version") != _VERSION:
-            raise ModelError(f"quantized model {path} must be of version {_VERSION}, not {metadata.get('version')}")
+            raise ModelError(
+                f"quantized model {path} must be of version {_VERSION}, not {metadata.get('version')}"
+            )
         try:
             model = _assemble(arrays, metadata)
         except (KeyError, TypeError, ValueError) as error:
@@ -275,7 +280,9 @@ class QuantizedModel:
             reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ModelError(f"quantized model {path} is damaged: {reason}") from None
         if f"{model.hash:016x}" != metadata.get("hash"):
-            raise ModelError(f"quantized model {path} is damaged: its content does not have the hash it claims")
+            raise ModelError(
+                f"quantized model {path} is damaged: its content does not have the hash it claims"
+            )
         return model
 
 
@@ -288,7 +295,9 @@ def _assemble(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> Quanti
         return QuantizedNorm(gain=arrays[f"{prefix}.gain"], shift=shift)
 
     def linear(prefix: str, shift: int) -> QuantizedLinear:
-        return QuantizedLinear(weight=arrays[f"{prefix}.weight"], scale=arrays[f"{prefix}.scale"], shift=shift)
+        return QuantizedLinear(
+            weight=arrays[f"{prefix}.weight"], scale=arrays[f"{prefix}.scale"], shift=shift
+        )
 
     layers = []
     for i, numbers in enumerate(constants["layers"]):

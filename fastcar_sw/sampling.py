@@ -28,7 +28,8 @@ class SamplingRegisters(NamedTuple):
     topk
         Candidates, 0 = greedy.
     inv_temperature, temp_shift
-        Factor (16 bits) and shift that turn a difference of logits into a base-2 logarithm with 12 fraction bits.
+        Factor (16 bits) and shift that turn a difference of logits into a base-2 logarithm with 12 fraction
+        bits.
     seed
         32 bits.
     """

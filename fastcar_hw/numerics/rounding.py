@@ -82,8 +82,8 @@ class RoundShift(wiring.Component):
 
     Notes
     -----
-    One result a cycle.  The barrel shifter is split: multiples of eight, then the rest; the third stage rounds
-    and clamps, and decides the clamp beside the adder instead of behind it.
+    One result a cycle.  The barrel shifter is split: multiples of eight, then the rest; the third stage
+    rounds and clamps, and decides the clamp beside the adder instead of behind it.
     """
 
     LATENCY = 3

@@ -25,15 +25,16 @@ class SystolicCore(wiring.Component):
     control : In, `BeatControl`; weights : In, ``cols`` x signed 8
         A beat; all cores get the same ones.
     act_en, act_index, act_addr, act_data : In
-        Write of ``vector_width`` activations into slot ``act_index`` = pass * rows + row, at byte ``act_addr`` of
-        the slot (a multiple of ``vector_width``).
+        Write of ``vector_width`` activations into slot ``act_index`` = pass * rows + row, at byte
+        ``act_addr`` of the slot (a multiple of ``vector_width``).
     shift : In; result : Out, ``cols`` x signed ``acc_width``
         The bottom row's results; ``shift`` brings those of the row above.
 
     Notes
     -----
-    The results of all rows are there `latency` cycles after the last beat of a product was at ``weights``.  One
-    beat a cycle.  An activation is seen by beats that enter `ACT_LATENCY` or more cycles after its write.
+    The results of all rows are there `latency` cycles after the last beat of a product was at ``weights``.
+    One beat a cycle.  An activation is seen by beats that enter `ACT_LATENCY` or more cycles after its
+    write.
     """
 
     #: The write port is registered: its data fan out to all rows of all cores.

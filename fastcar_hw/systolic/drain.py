@@ -39,7 +39,8 @@ class SlotWalker(wiring.Component):
     Attributes
     ----------
     job : In; start : In
-        Strobe: walk over a job, after the last slot of the one before was taken.  ``job`` must stay until then.
+        Strobe: walk over a job, after the last slot of the one before was taken.  ``job`` must stay until
+        then.
     places : PlacesSignature
         Look-up of lanes.
     ex_lane, ex_index : Out; ex_exponent, ex_scale : In
@@ -199,7 +200,8 @@ class Drain(wiring.Component):
         config
             The accelerator.
         idle
-            Idle rows below those in use, of the core with the most of them (only cores with rows in use count).
+            Idle rows below those in use, of the core with the most of them (only cores with rows in use
+            count).
         """
         return max(1 + SystolicCore.latency(config), 1 + SlotWalker.LATENCY) + idle
 

@@ -8,8 +8,9 @@ from ..config import AcceleratorConfig
 from ..isa import Command, MatMode
 from ..memory.beat_fifo import BeatPort
 from .core import SystolicCore
+from .decode import Decoder
 from .drain import Drain
-from .feeder import Decoder, Feeder
+from .feeder import Feeder
 from .places import PlacesSignature
 from .requantize import Requantizer
 from .words import LogitWord, ScoreWord, TasScore, TraceKind, TraceWord, YWord
@@ -37,8 +38,8 @@ class MatrixUnit(wiring.Component):
     ex_lane, ex_index : Out; ex_exponent, ex_scale : In
         Exponent file.  The answer may be combinational or one cycle late; entries stay until ``busy`` falls.
     act_en, act_core, act_index, act_addr, act_data : In
-        Writes of ``vector_width`` bytes into the activation memories (``act_addr``: byte of the slot, a multiple
-        of ``vector_width``).  A command that is taken in the same or a later cycle sees them.
+        Writes of ``vector_width`` bytes into the activation memories (``act_addr``: byte of the slot, a
+        multiple of ``vector_width``).  A command that is taken in the same or a later cycle sees them.
     places : PlacesSignature
         From the scheduler.  `Map.MAPPED` must stay until ``busy`` falls.
     macs : Out
@@ -48,15 +49,15 @@ class MatrixUnit(wiring.Component):
     saturated : Out
         Strobe: a word with a clamped element was transferred.
     trace : Out, `TraceWord`
-        Only with ``config.trace``: each word in the cycle of its transfer.  For `TraceKind.TAS` ``addr`` is the
-        head, and the score is in element 0.
+        Only with ``config.trace``: each word in the cycle of its transfer.  For `TraceKind.TAS` ``addr`` is
+        the head, and the score is in element 0.
 
     Notes
     -----
-    The first beat is taken `START` cycles after the command was accepted.  A command takes `cycles` of the feeder,
-    the next one follows without a gap, and the first word of a pass comes `latency` cycles after its last beat was
-    taken.  The last beat of a pass waits until the pass before has left the cores: no cycle is lost when passes end
-    at least `least_distance` apart.
+    The first beat is taken `START` cycles after the command was accepted.  A command takes `cycles` of the
+    feeder, the next one follows without a gap, and the first word of a pass comes `latency` cycles after its
+    last beat was taken.  The last beat of a pass waits until the pass before has left the cores: no cycle is
+    lost when passes end at least `least_distance` apart.
     """
 
     #: Cycles from the acceptance of a command, with the unit idle, to the first beat: queue, decoder, feeder.

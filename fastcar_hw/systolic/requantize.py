@@ -102,7 +102,8 @@ class ScaledShift(wiring.Component):
         low = Signal(signed(self._LOW + 17), reset_less=True)
         high = Signal(signed(max(1, self._acc_width - self._LOW) + 17), reset_less=True)
         product = Signal(signed(width), reset_less=True)
-        k1, k2, k3 = (Signal(signed(7), name=f"k{i}", reset_less=True) for i in (1, 2, 3))
+        k1 = Signal(signed(10), reset_less=True)
+        k2, k3 = Signal(signed(7), reset_less=True), Signal(signed(7), reset_less=True)
         limits = [Signal(2, name=f"limit{i}", reset_less=True) for i in (1, 2, 3)]
 
         factor = Cat(scale, Const(0, 1)).as_signed()
@@ -113,10 +114,10 @@ class ScaledShift(wiring.Component):
             m.d.sync += [
                 acc.eq(self.acc),
                 scale.eq(self.scale),
-                k1.eq(clamp_shift(self.k)),
+                k1.eq(self.k),
                 low.eq(low_part * factor),
                 high.eq(high_part * factor),
-                k2.eq(k1),
+                k2.eq(clamp_shift(k1)),
                 product.eq(low + (high << self._LOW)),
                 k3.eq(k2),
             ]
@@ -155,8 +156,9 @@ class Requantizer(wiring.Component):
 
     Notes
     -----
-    The first word of a pass comes `latency` cycles after its last beat was taken, then one a cycle.  While the
-    consumer is not ready everything stands still, without a combinational path from ``o.ready`` to the pipeline.
+    The first word of a pass comes `latency` cycles after its last beat was taken, then one a cycle.  While
+    the consumer is not ready everything stands still, without a combinational path from ``o.ready`` to the
+    pipeline.
     """
 
     #: Cycles from a word's selection to the output.
@@ -218,7 +220,8 @@ class Requantizer(wiring.Component):
             m.d.sync += valid.eq(Cat(drain.valid, valid))
             m.d.sync += [b.eq(a) for a, b in zip([info, *stages], stages, strict=False)]
 
-        # A spare register takes the word that was on its way when the consumer stopped: `en` is a register then.
+        # A spare register takes the word that was on its way when the consumer stopped: `en` is a register
+        # then.
         result, spare = Signal(ResultWord(c)), Signal(ResultWord(c), reset_less=True)
         full, clamped, spare_clamped = Signal(), Signal(), Signal()
         m.d.comb += [

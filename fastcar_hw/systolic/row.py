@@ -25,8 +25,8 @@ class ArrayRow(wiring.Component):
     """`cols` processing elements that share one activation a cycle.
 
     Weights and control come from the row above and leave for the row below one cycle later.  A processing
-    element registers its operands, multiplies 8 x 8 bits signed, and accumulates: one multiplier, which is one
-    DSP block.  Data registers have no reset, so that the block can absorb them.
+    element registers its operands, multiplies 8 x 8 bits signed, and accumulates: one multiplier, which is
+    one DSP block.  Data registers have no reset, so that the block can absorb them.
 
     Parameters
     ----------
@@ -50,7 +50,8 @@ class ArrayRow(wiring.Component):
     Notes
     -----
     A product is in ``result`` `LATENCY` cycles after its last beat was at ``weights``; a capture wins over
-    ``shift``.  One beat a cycle, and no stalls: a row is a rigid pipeline, and gaps are beats without ``valid``.
+    ``shift``.  One beat a cycle, and no stalls: a row is a rigid pipeline, and gaps are beats without
+    ``valid``.
     """
 
     #: Cycles from ``control.last`` to ``result``: memory, operands, product, accumulator, result register.

@@ -5,7 +5,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..config import AcceleratorConfig
-from ..systolic.matrix_unit import ScoreWord
+from ..systolic.words import ScoreWord
 from .reduce import maximum, tree, tree_latency
 
 __all__ = ["ScoreMemory"]

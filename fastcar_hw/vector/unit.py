@@ -7,16 +7,17 @@ from amaranth.lib.wiring import In, Out, connect
 from ..config import AcceleratorConfig
 from ..isa import Command, Map, VecFunc
 from ..memory.beat_fifo import beat_layout
+from ..memory.words import StoreWord
 from ..numerics.divider import Reciprocal
 from ..numerics.rounding import RoundShift, saturate
 from ..numerics.rsqrt import ReciprocalSqrt
-from ..systolic.matrix_unit import ScoreWord, TraceWord, YWord
+from ..systolic.words import ScoreWord, TraceWord, YWord
 from .gearbox import Gearbox
 from .pipeline import First, PassSettings, Second, VectorPipeline
 from .reduce import maximum, total, tree, tree_latency
 from .scores import ScoreMemory
 
-__all__ = ["StoreWord", "VectorUnit"]
+__all__ = ["VectorUnit"]
 
 #: Stages from the issue of a read to the pipeline: memory, operand register.
 _FETCH = 2
@@ -30,14 +31,6 @@ def _in(func: object, *names: VecFunc) -> Signal:
     for name in names:
         match = match | (func == name.value)
     return match
-
-
-class StoreWord(data.StructLayout):
-    """Up to 2 * vector_width bytes for the store unit; ``count`` of them are valid, from byte 0."""
-
-    def __init__(self, config: AcceleratorConfig) -> None:
-        width = 2 * config.vector_width
-        super().__init__({"data": data.ArrayLayout(unsigned(8), width), "count": range(width + 1)})
 
 
 class VectorUnit(wiring.Component):

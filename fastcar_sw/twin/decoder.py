@@ -51,7 +51,12 @@ class DecoderLayer:
     """
 
     def __init__(
-        self, model: QuantizedModel, layer: QuantizedLayer, rope: Tensor, functions: Functions, device: torch.device | str
+        self,
+        model: QuantizedModel,
+        layer: QuantizedLayer,
+        rope: Tensor,
+        functions: Functions,
+        device: torch.device | str,
     ) -> None:
         self._slots = model.config.tokens_per_frame
         self._attn_norm = Norm(layer.attn_norm, model.e0, functions, device)
@@ -97,7 +102,9 @@ class DecoderLayer:
         compute = gate.computes(position, layer, tas)
         return self._mlp_or_replay(x, position, compute, state.replay, trace), compute, tas
 
-    def _mlp_or_replay(self, x: Tensor, position: int, compute: Tensor, cache: ReplayCache, trace: Recorder) -> Tensor:
+    def _mlp_or_replay(
+        self, x: Tensor, position: int, compute: Tensor, cache: ReplayCache, trace: Recorder
+    ) -> Tensor:
         slot = position % self._slots
         computing = compute.nonzero()[:, 0].to(x.device)
         replaying = (~compute).nonzero()[:, 0].to(x.device)

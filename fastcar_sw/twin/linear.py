@@ -14,10 +14,10 @@ from .rounding import exponent, magnitude, quantize, round_shift_saturate
 
 __all__ = ["CHUNK", "Activation", "Linear", "activate", "integer_matmul"]
 
-#: Longest product whose float32 sum is exact.  Every operand is an integer in -127..127, so every partial sum, in
-#: whatever order it is built, is an integer of magnitude <= 127 * 127 * 1024 = 16,516,096 < 2^24, and float32 holds
-#: all of those.  Fused multiply-adds are exact for the same reason, and so are TF32 and bfloat16 inputs (8 bits are
-#: enough for the operands; sums are kept in float32).
+#: Longest product whose float32 sum is exact.  Every operand is an integer in -127..127, so every partial
+#: sum, in whatever order it is built, is an integer of magnitude <= 127 * 127 * 1024 = 16,516,096 < 2^24, and
+#: float32 holds all of those.  Fused multiply-adds are exact for the same reason, and so are TF32 and
+#: bfloat16 inputs (8 bits are enough for the operands; sums are kept in float32).
 CHUNK = 1024
 assert 127 * 127 * CHUNK < 1 << 24
 
@@ -65,8 +65,8 @@ class Linear:
 
     Notes
     -----
-    The weights stay int8 in the model; here they are float32, since converting them on every call costs ten times the
-    product itself.
+    The weights stay int8 in the model; here they are float32, since converting them on every call costs ten
+    times the product itself.
     """
 
     def __init__(self, parts: Sequence[QuantizedLinear], device: torch.device | str = "cpu") -> None:

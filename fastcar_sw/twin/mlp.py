@@ -95,7 +95,8 @@ class MLP:
         x = add_mantissas(x, m, e)
         for tag, value in (
             (OpTag.MLP_NORM, y), (OpTag.MLP_ACT, act.values), (OpTag.GATE, gate), (OpTag.UP, up),
-            (OpTag.SWIGLU, hidden), (OpTag.HIDDEN_ACT, hidden_act.values), (OpTag.DOWN, down), (OpTag.MLP_RES, x),
+            (OpTag.SWIGLU, hidden), (OpTag.HIDDEN_ACT, hidden_act.values), (OpTag.DOWN, down), (OpTag.MLP_RES,
+            x),
         ):  # fmt: skip
             trace.add(tag, value, lanes)
         trace.add_with_exponent(OpTag.SLOT, e, m, lanes)

@@ -1,7 +1,8 @@
 """The one rounding rule, saturation and dynamic exponents (docs/numerics.md, section 1).
 
-Integers live in int64 tensors.  That is wide enough: the widest value before a shift has 48 bits, a shift to the left
-is at most 16 bits and only meets values of at most 46 bits, and the rounding constant has at most 47 bits.
+Integers live in int64 tensors.  That is wide enough: the widest value before a shift has 48 bits, a shift to
+the left is at most 16 bits and only meets values of at most 46 bits, and the rounding constant has at most 47
+bits.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["bit_length", "exponent", "magnitude", "quantize", "round_shift", "round_shift_saturate", "saturate"]
+__all__ = [
+    "bit_length",
+    "exponent",
+    "magnitude",
+    "quantize",
+    "round_shift",
+    "round_shift_saturate",
+    "saturate",
+]
 
 #: Limits of every shift count that depends on data.
 SHIFT_MIN, SHIFT_MAX = -16, 47

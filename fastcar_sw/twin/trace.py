@@ -15,7 +15,8 @@ __all__ = ["NO_TRACE", "Recorder", "Trace", "TraceEntry"]
 
 #: Smallest types that hold the values; all others are int32.
 _TYPES: dict[OpTag, type[np.generic]] = dict.fromkeys(
-    (OpTag.ATTN_ACT, OpTag.QUERY_RAW, OpTag.QUERY, OpTag.KEY, OpTag.VALUE, OpTag.PROB, OpTag.OUT_ACT, OpTag.MLP_ACT,
+    (OpTag.ATTN_ACT, OpTag.QUERY_RAW, OpTag.QUERY, OpTag.KEY, OpTag.VALUE, OpTag.PROB, OpTag.OUT_ACT,
+    OpTag.MLP_ACT,
      OpTag.HIDDEN_ACT, OpTag.FINAL_ACT), np.int8,
 ) | {OpTag.WEIGHT: np.uint16, OpTag.SLOT: np.int16}  # fmt: skip
 
@@ -47,7 +48,9 @@ class Recorder:
     def add(self, tag: OpTag, values: Tensor, lanes: Tensor | None = None) -> None:
         """Record integers (lanes, ...); ``lanes`` names the lanes of the rows, all when it is missing."""
 
-    def add_with_exponent(self, tag: OpTag, exponents: Tensor, values: Tensor, lanes: Tensor | None = None) -> None:
+    def add_with_exponent(
+        self, tag: OpTag, exponents: Tensor, values: Tensor, lanes: Tensor | None = None
+    ) -> None:
         """Record vectors along the last axis, each preceded by its exponent (length 1 along that axis)."""
 
 
@@ -83,7 +86,9 @@ class Trace(Recorder):
         for row, lane in enumerate(range(len(rows)) if names is None else names):
             self._sink(TraceEntry(*self._where, lane, tag, rows[row]))
 
-    def add_with_exponent(self, tag: OpTag, exponents: Tensor, values: Tensor, lanes: Tensor | None = None) -> None:
+    def add_with_exponent(
+        self, tag: OpTag, exponents: Tensor, values: Tensor, lanes: Tensor | None = None
+    ) -> None:
         """Record vectors along the last axis, each preceded by its exponent (length 1 along that axis)."""
         self.add(tag, torch.cat((exponents.to(values.dtype), values), -1), lanes)
 

@@ -102,8 +102,8 @@ class Twin:
     ) -> GenerationResult:
         """Generate tokens.
 
-        Positions 0 to ``total`` - 2 are decoded, since position p gives token p + 1.  The prompt is decoded the same
-        way, with its own tokens.
+        Positions 0 to ``total`` - 2 are decoded, since position p gives token p + 1.  The prompt is decoded
+        the same way, with its own tokens.
 
         Parameters
         ----------
@@ -118,9 +118,11 @@ class Twin:
         trace
             True records every intermediate integer; a function is called with each entry instead.
         forced
-            bool (at least ``total`` - 1 positions, layers, lanes), True = compute, for the gate kind ``forced``.
+            bool (at least ``total`` - 1 positions, layers, lanes), True = compute, for the gate kind
+            ``forced``.
         head_all
-            Logits for the prompt's positions, too (teacher forcing).  A token is sampled there as well, and dropped.
+            Logits for the prompt's positions, too (teacher forcing).  A token is sampled there as well, and
+            dropped.
         progress
             Called with each position after it is done.
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from fastcar_sw.twin.functions import Functions, reciprocal
 from fastcar_sw.twin.linear import CHUNK, activate, integer_matmul
 from fastcar_sw.twin.norm import add_mantissas, mantissas
-from fastcar_sw.twin.rounding import bit_length, exponent, quantize, round_shift, round_shift_saturate, saturate
+from fastcar_sw.twin.rounding import (
+    bit_length,
+    exponent,
+    quantize,
+    round_shift,
+    round_shift_saturate,
+    saturate,
+)
 
 FUNCTIONS = Functions()
 
@@ -25,7 +32,11 @@ def test_round_shift_saturate(x, k, bits):
     tensor = torch.tensor([x])
     assert round_shift_saturate(tensor, k, bits).item() == want
     assert round_shift_saturate(tensor, torch.tensor([k]), bits).item() == want
-    assert round_shift(tensor, torch.tensor([clamped])).item() == round_shift(tensor, clamped).item() == _shr(x, clamped)
+    assert (
+        round_shift(tensor, torch.tensor([clamped])).item()
+        == round_shift(tensor, clamped).item()
+        == _shr(x, clamped)
+    )
 
 
 def test_halves_go_up():

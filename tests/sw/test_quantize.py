@@ -6,12 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from fastcar_sw.model import ModelError
 from safetensors.numpy import load_file, save_file
 
 from fastcar_hw.config import ModelConfig
 from fastcar_hw.presets import MODELS
-from fastcar_sw.model import ModelError
-from fastcar_sw.quantize import calibrate, expected_shapes, quantize, random_model, random_tokens
+from fastcar_sw.quantize import calibrate, quantize, random_model, random_tokens
+from fastcar_sw.quantize_ranges import expected_shapes
 from fastcar_sw.quantized import LINEARS, NORMS, QuantizedModel
 from fastcar_sw.twin import Twin
 
@@ -47,7 +48,9 @@ def test_weights_are_close():
         part = getattr(layer, name)
         if name != "value":
             heads, half = exact.shape[0] // GQA.head_dim, GQA.head_dim // 2
-            order = [h * GQA.head_dim + j * half + i for h in range(heads) for i in range(half) for j in (0, 1)]
+            order = [
+                h * GQA.head_dim + j * half + i for h in range(heads) for i in range(half) for j in (0, 1)
+            ]
             exact = exact[order]
         if name == "query":
             exact = exact * math.log2(math.e) / math.sqrt(GQA.head_dim)
@@ -139,14 +142,17 @@ def test_format_rules(model):
     weight[0, 0] = -128
     for changes, message in (
         ({"head": dataclasses.replace(head, weight=weight)}, "head.weight must be at least -127, not -128"),
-        ({"head": dataclasses.replace(head, scale=head.scale * np.uint16(0))}, "head.scale must be at least 1, not 0"),
+        (
+            {"head": dataclasses.replace(head, scale=head.scale * np.uint16(0))},
+            "head.scale must be at least 1, not 0",
+        ),
         ({"head": dataclasses.replace(head, shift=48)}, r"head.shift must be an integer in 9\.\.47, not 48"),
         ({"head": dataclasses.replace(head, shift=8)}, r"head.shift must be an integer in 9\.\.47, not 8"),
         ({"embedding_shift": 1}, "embedding_shift must be"),
         ({"eps": 1 << 32}, "eps must be"),
         ({"layers": model.layers[:1]}, "number of layers must be 2, not 1"),
         ({"rope": model.rope[:3]}, "shape of rope must be"),
-        ({"rope": model.rope.astype(np.int32)}, "type of rope must be int16, not int32"),
+        ({"rope": model.rope.astype(np.int32)}, "type of rope must be int16, not 'int32'"),
         ({"positions": model.embedding}, "positions must be present exactly with frame_embedding"),
     ):
         with pytest.raises(ModelError, match=message):
@@ -206,7 +212,9 @@ def _error(model, state, tokens):
     return float((got - exact).square().mean().sqrt() / exact.std())
 
 
-@pytest.mark.parametrize("config", [TEST, GQA, MODELS["iris"].replace(layers=3, frames=4)], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "config", [TEST, GQA, MODELS["iris"].replace(layers=3, frames=4)], ids=lambda c: c.name
+)
 def test_twin_follows_float(config):
     state = random_model(config, 6)
     tokens = random_tokens(config, 8, 2, 48)

@@ -1,6 +1,7 @@
 """The twin against a second implementation of docs/numerics.md: plain Python integers, one element at a time.
 
-The oracle shares nothing with the twin but the ROM tables; every traced integer of every operation must agree.
+The oracle shares nothing with the twin but the ROM tables; every traced integer of every operation must
+agree.
 """
 
 import dataclasses
@@ -90,7 +91,8 @@ def norm(m, gains, x):
     xm = [quant(v, e, 16) for v in x]
     r, h = rsqrt(sum(v * v for v in xm) + ((m.eps << m.eps_shift) >> (2 * e)))
     return [
-        rsat(rsat(v * r, h - 14, 32) * g, gains.shift, 32) for v, g in zip(xm, gains.gain.tolist(), strict=True)
+        rsat(rsat(v * r, h - 14, 32) * g, gains.shift, 32)
+        for v, g in zip(xm, gains.gain.tolist(), strict=True)
     ]
 
 
@@ -373,9 +375,9 @@ def wild_model(config, seed):
         positions=table(config.tokens_per_frame) if config.frame_embedding else None,
         position_shift=-16 if config.frame_embedding else 0,
         rope=rng.integers(-32768, 32768, (config.max_seq, config.head_dim)).astype(np.int16),
-        layers=tuple(layer() for _ in range(config.layers)), final_norm=gains(), head=linear(config.vocab, config.hidden),
-        eps=int(rng.choice([0, 1, 2**32 - 1])), eps_shift=int(rng.integers(0, 9)), residual_fraction=16,
-        logit_fraction=int(rng.integers(-16, 25)),
+        layers=tuple(layer() for _ in range(config.layers)), final_norm=gains(), head=linear(config.vocab,
+        config.hidden), eps=int(rng.choice([0, 1, 2**32 - 1])), eps_shift=int(rng.integers(0, 9)),
+        residual_fraction=16, logit_fraction=int(rng.integers(-16, 25)),
     )  # fmt: skip
 
 
@@ -384,7 +386,14 @@ def test_wild_integers(seed):
     """Any integers that the format admits give the same as the law says, however absurd."""
     config = ODD.replace(frame_embedding=seed % 2 == 1, layers=2, frames=3)
     gate = GateSettings(kind=("tas", "always")[seed // 2 % 2], threshold=float(seed % 3 - 1))
-    compare(wild_model(config, seed), 2, 2, 9, gate, SamplingSettings(topk=seed % 4, temperature=0.01 * 10 ** (seed % 5)))
+    compare(
+        wild_model(config, seed),
+        2,
+        2,
+        9,
+        gate,
+        SamplingSettings(topk=seed % 4, temperature=0.01 * 10 ** (seed % 5)),
+    )
 
 
 def test_comparison_bites():
@@ -399,5 +408,7 @@ def test_comparison_bites():
     runs = [Twin(m, 1).generate(prompt, 4, trace=True).trace for m in (model, changed)]
     different = {b.tag for a, b in zip(*runs, strict=True) if not np.array_equal(a.values, b.values)}
     assert OpTag.DOWN in different and OpTag.UP not in {
-        b.tag for a, b in zip(*runs, strict=True) if not np.array_equal(a.values, b.values) and b.position == 0
+        b.tag
+        for a, b in zip(*runs, strict=True)
+        if not np.array_equal(a.values, b.values) and b.position == 0
     }

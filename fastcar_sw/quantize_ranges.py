@@ -67,6 +67,7 @@ class FloatWeights:
         self.head = self._arrays["lm_head.weight"]
 
     def layer(self, i: int, name: str) -> np.ndarray:
+        """Return a tensor of a layer."""
         return self._arrays[f"model.layers.{i}.{_KEYS[name]}.weight"]
 
 
@@ -156,9 +157,11 @@ def query_factor(config: ModelConfig) -> float:
 
 
 def check_tokens(config: ModelConfig, tokens: torch.Tensor) -> None:
+    """Raise `ModelError` when calibration clips do not fit the model."""
     if tokens.ndim != 2 or not 1 <= tokens.shape[1] <= config.max_seq or tokens.shape[0] < 1:
         raise ModelError(
-            f"calibration must be clips of 1..{config.max_seq} tokens (clips, positions), not of shape {tuple(tokens.shape)}"
+            f"calibration must be clips of 1..{config.max_seq} tokens (clips, positions), "
+            f"not of shape {tuple(tokens.shape)}"
         )
     if int(tokens.min()) < 0 or int(tokens.max()) >= config.vocab:
         raise ModelError(

@@ -200,9 +200,7 @@ class RegisterBlock(wiring.Component):
             bits = target[low - part.offset : high - part.offset]
             base = 8 * byte - 8 * (byte % 4)
             data = access.data[low - base : high - base]
-            with m.If(
-                access.write & access.strobe[byte % 4] & (access.addr == register.offset + 4 * (byte // 4))
-            ):
+            with m.If(access.write & access.strobe[byte % 4] & (access.addr == register.offset + 4 * (byte // 4))):
                 if part.access is Access.PULSE:
                     m.d.comb += bits.eq(data)
                 elif part.access is Access.W1C:
@@ -253,9 +251,7 @@ class RegisterBlock(wiring.Component):
 
     def _count(self, m: Module, access: "_Access", counters: CounterBank) -> None:
         """Feed the counters; those without a port are known here."""
-        own = {"cycles": Const(1)} | {
-            f"busy_{unit.name.lower()}": self.status_busy[unit.value] for unit in Unit
-        }
+        own = {"cycles": Const(1)} | {f"busy_{unit.name.lower()}": self.status_busy[unit.value] for unit in Unit}
         m.d.comb += counters.clear.eq(self.clear)
         for number, register in enumerate(self.map.counters):
             if register.fields[0].port:

@@ -46,8 +46,7 @@ def to_markdown(registers: RegisterMap) -> str:
         access = Access.RW.value if array.writable else Access.RO.value
         width = Shape.cast(array.shape).width
         lines.append(
-            f"| {array.offset:#06x} + 4 n | `{array.name}[n]` | {array.depth} | {width} | {access} | "
-            f"{array.doc} |"
+            f"| {array.offset:#06x} + 4 n | `{array.name}[n]` | {array.depth} | {width} | {access} | {array.doc} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -172,15 +172,11 @@ class RegisterMap:
             bits = 0
             for part in register.fields:
                 if part.mask & bits or part.mask >> (32 * register.words):
-                    raise ValueError(
-                        f"field {part.name!r} of {register.name} must lie on free bits of the register"
-                    )
+                    raise ValueError(f"field {part.name!r} of {register.name} must lie on free bits of the register")
                 bits |= part.mask
         for array in self.arrays:
             if array.offset % array.size:
-                raise ValueError(
-                    f"offset of {array.name} must be a multiple of {array.size}, not {array.offset:#x}"
-                )
+                raise ValueError(f"offset of {array.name} must be a multiple of {array.size}, not {array.offset:#x}")
 
     def _words(self) -> Iterator[tuple[int, str]]:
         for register in self.registers:
@@ -239,9 +235,7 @@ def _parts(name: str, offset: int, doc: str, access: Access, *parts: tuple, **op
     """Return a register of several fields, given as (name, bit, shape, doc[, reset])."""
     port = options.pop("port", True)
     fields = tuple(
-        Field(
-            name=n, offset=bit, shape=shape, access=access, doc=text, port=port, reset=rest[0] if rest else 0
-        )
+        Field(name=n, offset=bit, shape=shape, access=access, doc=text, port=port, reset=rest[0] if rest else 0)
         for n, bit, shape, text, *rest in parts
     )
     return Register(name=name, offset=offset, fields=fields, doc=doc, **options)
@@ -326,8 +320,7 @@ def _settings(c: AcceleratorConfig) -> list[Register]:
 def _counters(c: AcceleratorConfig) -> list[Register]:
     names: list[tuple[str, str, bool]] = [("cycles", "Cycles that the engine ran.", False)]
     names += [
-        (f"busy_{unit.name.lower()}", f"Cycles in which the {unit.name.lower()} unit was busy.", False)
-        for unit in Unit
+        (f"busy_{unit.name.lower()}", f"Cycles in which the {unit.name.lower()} unit was busy.", False) for unit in Unit
     ]
     names += [
         ("stall_beats", "Cycles in which the matrix unit waited for beats.", True),
@@ -345,9 +338,7 @@ def _counters(c: AcceleratorConfig) -> list[Register]:
     ]
     amounts = {"macs": c.lanes * c.cols, "saturations": 2}
     return [
-        _whole(
-            name, 0x100 + 8 * number, 64, Access.COUNTER, doc, words=2, port=port, amount=amounts.get(name, 1)
-        )
+        _whole(name, 0x100 + 8 * number, 64, Access.COUNTER, doc, words=2, port=port, amount=amounts.get(name, 1))
         for number, (name, doc, port) in enumerate(names)
     ]
 

@@ -81,8 +81,8 @@ class CandidateList(wiring.Component):
         here = self.holds & (self.held == self.lane)
         fetch = Signal()
         m.d.comb += fetch.eq(self.swap & ~here)
-        # A new logit goes before the entries that it exceeds.  It is compared one cycle before it is put there,
-        # so what it was compared with may have moved meanwhile, to make place for the one before it, ``new``.
+        # A new logit goes before the entries that it exceeds.  It is compared one cycle before it is put
+        # there; what it was compared with may have moved meanwhile, to make place for the logit before it.
         size = len(entries)
         new = Signal(Candidate)
         inserting = Signal()

@@ -78,9 +78,7 @@ class GateSettings:
             for i, value in enumerate(self.threshold):
                 _require(_is_number(value), f"threshold of layer {i}", value, "a number")
         else:
-            _require(
-                _is_number(self.threshold), "threshold", self.threshold, "a number, or a tuple of one a layer"
-            )
+            _require(_is_number(self.threshold), "threshold", self.threshold, "a number, or a tuple of one a layer")
         if self.head_weights is not None:
             _require(
                 isinstance(self.head_weights, tuple),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,6 +122,12 @@ class _Quantizer:
     ) -> None:
         self._config, self._weights, self._peaks, self._uniform = config, weights, peaks, uniform
         self._root = math.sqrt(config.hidden)
+        factor = {"query": query_factor(config)}
+        self._weight_peaks = {
+            (name, i): float(np.abs(weights.layer(i, name)).max()) * factor.get(name, 1.0)
+            for name in LINEARS
+            for i in range(config.layers)
+        }
         tables = [t for t in (weights.embedding, weights.positions) if t is not None]
         eps = config.norm_eps * config.hidden
         # Epsilon is at most 2^40 - 1, which bounds the fraction bits of the residual stream.
@@ -161,10 +168,7 @@ class _Quantizer:
     def _fractions(self, layer: int) -> tuple[dict[str, int], dict[str, int]]:
         """Return the fraction bits of a layer's tensors, and of the scales of its matrices."""
         scales = {
-            name: _scale_fraction(
-                max(float(np.abs(self._weight(i, name)).max()) for i in self._layers(layer))
-            )
-            for name in LINEARS
+            name: _scale_fraction(max(self._weight_peaks[name, i] for i in self._layers(layer))) for name in LINEARS
         }
         bits = 31 - HEADROOM
         f = {
@@ -175,9 +179,7 @@ class _Quantizer:
         def result(name: str, low: int, high: int) -> int:
             """Return the fraction bits of a product, near enough to its input's for a legal shift."""
             exact = scales[name] + f[_ENDS[name][0]]
-            return _fraction(
-                self._peak(name, layer), bits, max(low, exact - _SHIFT_MAX), min(high, exact - _SHIFT_MIN)
-            )
+            return _fraction(self._peak(name, layer), bits, max(low, exact - _SHIFT_MAX), min(high, exact - _SHIFT_MIN))
 
         def operand(name: str) -> tuple[int, int]:
             """Return the lowest and highest fraction bits of a matrix's input, whose result is the residual."""
@@ -189,9 +191,7 @@ class _Quantizer:
         f["value"] = f["context"] = result("value", *operand("output"))
         f["gate"] = result("gate", GATE_FRACTION, GATE_FRACTION + 40)
         f["up"] = result("up", -64, 64)
-        f["silu"] = _fraction(
-            self._peak("silu", layer), 15 - SILU_HEADROOM, f["gate"] + 15 - 47, f["gate"] + 15
-        )
+        f["silu"] = _fraction(self._peak("silu", layer), 15 - SILU_HEADROOM, f["gate"] + 15 - 47, f["gate"] + 15)
         low, high = operand("down")
         exact = f["silu"] + f["up"]
         f["hidden"] = _fraction(self._peak("hidden", layer), bits, max(low, exact - 47), min(high, exact))
@@ -201,18 +201,16 @@ class _Quantizer:
     def layer(self, i: int) -> QuantizedLayer:
         """Quantize a layer."""
         f, scales = self._fractions(i)
-        linears = {}
-        for name in LINEARS:
-            source, target = _ENDS[name]
-            shift = scales[name] + f[source] - f[target]
-            linears[name] = _matrix(self._weight(i, name), scales[name], shift, f"layers.{i}.{name}")
-        norms = {
+        parts: dict[str, Any] = {
             name: self.norm(self._weights.layer(i, name), f[key])
             for name, key in zip(NORMS, ("norm", "mlp_norm"), strict=True)
         }
+        for name in LINEARS:
+            source, target = _ENDS[name]
+            shift = scales[name] + f[source] - f[target]
+            parts[name] = _matrix(self._weight(i, name), scales[name], shift, f"layers.{i}.{name}")
         return QuantizedLayer(
-            **norms,
-            **linears,
+            **parts,
             score_shift=f["query"] + f["key"] - SCORE_FRACTION,
             # rc has 15 fraction bits more than the sum; values and context have the same fraction bits.
             context_shift=15,

@@ -265,13 +265,9 @@ class QuantizedModel:
         except (OSError, SafetensorError) as error:
             raise ModelError(f"quantized model {path} cannot be read: {error}") from None
         if metadata.get("format") != _FORMAT:
-            raise ModelError(
-                f"quantized model {path} must have the format {_FORMAT!r}, not {metadata.get('format')!r}"
-            )
+            raise ModelError(f"quantized model {path} must have the format {_FORMAT!r}, not {metadata.get('format')!r}")
         if metadata.get("version") != _VERSION:
-            raise ModelError(
-                f"quantized model {path} must be of version {_VERSION}, not {metadata.get('version')}"
-            )
+            raise ModelError(f"quantized model {path} must be of version {_VERSION}, not {metadata.get('version')}")
         try:
             model = _assemble(arrays, metadata)
         except (KeyError, TypeError, ValueError) as error:
@@ -280,9 +276,7 @@ class QuantizedModel:
             reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ModelError(f"quantized model {path} is damaged: {reason}") from None
         if f"{model.hash:016x}" != metadata.get("hash"):
-            raise ModelError(
-                f"quantized model {path} is damaged: its content does not have the hash it claims"
-            )
+            raise ModelError(f"quantized model {path} is damaged: its content does not have the hash it claims")
         return model
 
 
@@ -295,16 +289,14 @@ def _assemble(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> Quanti
         return QuantizedNorm(gain=arrays[f"{prefix}.gain"], shift=shift)
 
     def linear(prefix: str, shift: int) -> QuantizedLinear:
-        return QuantizedLinear(
-            weight=arrays[f"{prefix}.weight"], scale=arrays[f"{prefix}.scale"], shift=shift
-        )
+        return QuantizedLinear(weight=arrays[f"{prefix}.weight"], scale=arrays[f"{prefix}.scale"], shift=shift)
 
     layers = []
     for i, numbers in enumerate(constants["layers"]):
-        norms = {name: norm(f"layers.{i}.{name}", numbers[f"{name}.shift"]) for name in NORMS}
-        linears = {name: linear(f"layers.{i}.{name}", numbers[f"{name}.shift"]) for name in LINEARS}
-        shifts = {name: numbers[name] for name in _SHIFTS}
-        layers.append(QuantizedLayer(**norms, **linears, **shifts, fractions=numbers["fractions"]))
+        parts: dict[str, Any] = {name: norm(f"layers.{i}.{name}", numbers[f"{name}.shift"]) for name in NORMS}
+        parts |= {name: linear(f"layers.{i}.{name}", numbers[f"{name}.shift"]) for name in LINEARS}
+        parts |= {name: numbers[name] for name in _SHIFTS}
+        layers.append(QuantizedLayer(**parts, fractions=numbers["fractions"]))
     plain = ("embedding_shift", "position_shift", "eps", "eps_shift", "residual_fraction", "logit_fraction")
     return QuantizedModel(
         config=config,

@@ -16,9 +16,7 @@ from .window import WindowSignature
 __all__ = ["Gate", "GateTrace"]
 
 #: A decision, as traced.
-GateTrace = data.StructLayout(
-    {"valid": 1, "layer": 7, "lane": 5, "score": signed(32), "eligible": 1, "compute": 1}
-)
+GateTrace = data.StructLayout({"valid": 1, "layer": 7, "lane": 5, "score": signed(32), "eligible": 1, "compute": 1})
 
 
 class Gate(wiring.Component):
@@ -167,9 +165,7 @@ class Gate(wiring.Component):
             with m.Case(GateKind.ALWAYS):
                 m.d.comb += replay.eq(self.eligible)
             with m.Case(GateKind.TAS):
-                m.d.comb += replay.eq(
-                    self.eligible & (above | (equal & (self.definition == Definition.PAPER)))
-                )
+                m.d.comb += replay.eq(self.eligible & (above | (equal & (self.definition == Definition.PAPER))))
             with m.Case(GateKind.FORCED):
                 m.d.comb += replay.eq(self.eligible & ~forced)
         m.d.comb += [
@@ -192,9 +188,7 @@ class Gate(wiring.Component):
     def _gather(self, m: Module) -> tuple[Signal, Signal, Signal]:
         """Sum weighted scores; return (still summing, lanes with a sum, score of the last command's lane)."""
         c = self._config
-        m.submodules.weights = weights = memory.Memory(
-            shape=8, depth=max(2, c.max_heads), init=[1] * c.max_heads
-        )
+        m.submodules.weights = weights = memory.Memory(shape=8, depth=max(2, c.max_heads), init=[1] * c.max_heads)
         m.submodules.sums = sums = memory.Memory(shape=signed(32), depth=max(2, c.lanes), init=[])
         weight = weights.read_port()
         read, write = sums.read_port(domain="comb"), sums.write_port()

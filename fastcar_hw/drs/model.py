@@ -163,9 +163,7 @@ class DrsModel:
 
     def runs(self, cond: Cond, lane: int = 0) -> bool:
         """Return whether an instruction of a lane runs."""
-        return runs(
-            cond, lane, self.compute, eligible=self.eligible, kind=self.kind, definition=self.definition
-        )
+        return runs(cond, lane, self.compute, eligible=self.eligible, kind=self.kind, definition=self.definition)
 
     def dispatch(self, lanes: Iterable[int]) -> dict[int, tuple[int, int]]:
         """Return the place of each lane whose MLP runs; replayed lanes are dropped."""

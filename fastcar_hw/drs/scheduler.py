@@ -98,9 +98,7 @@ class Scheduler(wiring.Component):
         place = data.StructLayout({"core": g.core_bits, "index": g.slot_bits})
         # At least two entries: a memory of one has no address, which some tools dislike.
         m.submodules.mapping = mapping = memory.Memory(shape=place, depth=max(2, c.lanes), init=[])
-        m.submodules.inverse = inverse = memory.Memory(
-            shape=g.lane_bits, depth=c.cores << g.slot_bits, init=[]
-        )
+        m.submodules.inverse = inverse = memory.Memory(shape=g.lane_bits, depth=c.cores << g.slot_bits, init=[])
         write, read = mapping.write_port(), mapping.read_port(domain="comb")
         inverse_write, inverse_read = inverse.write_port(), inverse.read_port(domain="comb")
         counts = self.places.mapped_count

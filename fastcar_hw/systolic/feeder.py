@@ -97,7 +97,7 @@ class Feeder(wiring.Component):
         """
         return tiles * (2 * params + passes * steps + (passes - 1) * cls.REWIND)
 
-    def elaborate(self, platform: object) -> Module:  # noqa: PLR0915 - one state machine and its registers
+    def elaborate(self, platform: object) -> Module:
         """Build the module."""
         del platform
         m = Module()

@@ -53,9 +53,7 @@ class KVCache:
         shape = (lanes, config.kv_heads, config.max_seq, config.head_dim)
         self.keys = torch.zeros(shape, device=device)
         self.values = torch.zeros(shape, device=device)
-        self.key_exponents = torch.zeros(
-            (lanes, config.kv_heads, 1, config.max_seq), dtype=torch.int64, device=device
-        )
+        self.key_exponents = torch.zeros((lanes, config.kv_heads, 1, config.max_seq), dtype=torch.int64, device=device)
         self.value_exponents = self.key_exponents.clone()
 
     def write(self, position: int, key: HeadVectors, value: HeadVectors) -> None:
@@ -86,9 +84,7 @@ class Attention:
         The tables.
     """
 
-    def __init__(
-        self, config: ModelConfig, layer: QuantizedLayer, rope: Tensor, functions: Functions
-    ) -> None:
+    def __init__(self, config: ModelConfig, layer: QuantizedLayer, rope: Tensor, functions: Functions) -> None:
         self._config = config
         self._score_shift = layer.score_shift
         self._context_shift = layer.context_shift
@@ -160,9 +156,7 @@ class Attention:
         # Weights are not negative, so the symmetric clamp is min(127, ...).
         p = quantize(weight, ep, 8)
         acc = integer_matmul(p.float(), cache.values[:, :, :upto])
-        context = round_shift_saturate(acc * rc, self._context_shift - (ep + vm - b), 32).reshape(
-            lanes, c.q_dim
-        )
+        context = round_shift_saturate(acc * rc, self._context_shift - (ep + vm - b), 32).reshape(lanes, c.q_dim)
         trace.add(OpTag.SCORE, score)
         trace.add(OpTag.WEIGHT, weight)
         trace.add(OpTag.PROB, p)

@@ -102,9 +102,7 @@ class DecoderLayer:
         compute = gate.computes(position, layer, tas)
         return self._mlp_or_replay(x, position, compute, state.replay, trace), compute, tas
 
-    def _mlp_or_replay(
-        self, x: Tensor, position: int, compute: Tensor, cache: ReplayCache, trace: Recorder
-    ) -> Tensor:
+    def _mlp_or_replay(self, x: Tensor, position: int, compute: Tensor, cache: ReplayCache, trace: Recorder) -> Tensor:
         slot = position % self._slots
         computing = compute.nonzero()[:, 0].to(x.device)
         replaying = (~compute).nonzero()[:, 0].to(x.device)

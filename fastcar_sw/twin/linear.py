@@ -49,8 +49,8 @@ def integer_matmul(a: Tensor, b: Tensor) -> Tensor:
     k = a.shape[-1]
     if k <= CHUNK:
         return torch.matmul(a, b).long()
-    parts = (torch.matmul(a[..., i : i + CHUNK], b[..., i : i + CHUNK, :]).long() for i in range(0, k, CHUNK))
-    return sum(parts, torch.zeros((), dtype=torch.int64, device=a.device))
+    parts = [torch.matmul(a[..., i : i + CHUNK], b[..., i : i + CHUNK, :]).long() for i in range(0, k, CHUNK)]
+    return torch.stack(parts).sum(0)
 
 
 class Linear:
@@ -87,5 +87,6 @@ class Linear:
             acc = linear(act.values, self._chunks[0]).long()
         else:
             inputs = act.values.split(CHUNK, -1)
-            acc = sum(linear(x, w).long() for x, w in zip(inputs, self._chunks, strict=True))
+            parts = [linear(x, w).long() for x, w in zip(inputs, self._chunks, strict=True)]
+            acc = torch.stack(parts).sum(0)
         return round_shift_saturate(acc * self._scale, self._shift - act.exponent, 32)

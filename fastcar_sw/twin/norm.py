@@ -27,9 +27,7 @@ class Norm:
         Where the tensors live.
     """
 
-    def __init__(
-        self, norm: QuantizedNorm, e0: int, functions: Functions, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, norm: QuantizedNorm, e0: int, functions: Functions, device: torch.device | str = "cpu") -> None:
         self._gain = torch.tensor(norm.gain.astype("int64"), device=device)
         self._shift = norm.shift
         self._e0 = torch.tensor(e0, device=device)

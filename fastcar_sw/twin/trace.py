@@ -48,9 +48,7 @@ class Recorder:
     def add(self, tag: OpTag, values: Tensor, lanes: Tensor | None = None) -> None:
         """Record integers (lanes, ...); ``lanes`` names the lanes of the rows, all when it is missing."""
 
-    def add_with_exponent(
-        self, tag: OpTag, exponents: Tensor, values: Tensor, lanes: Tensor | None = None
-    ) -> None:
+    def add_with_exponent(self, tag: OpTag, exponents: Tensor, values: Tensor, lanes: Tensor | None = None) -> None:
         """Record vectors along the last axis, each preceded by its exponent (length 1 along that axis)."""
 
 
@@ -86,9 +84,7 @@ class Trace(Recorder):
         for row, lane in enumerate(range(len(rows)) if names is None else names):
             self._sink(TraceEntry(*self._where, lane, tag, rows[row]))
 
-    def add_with_exponent(
-        self, tag: OpTag, exponents: Tensor, values: Tensor, lanes: Tensor | None = None
-    ) -> None:
+    def add_with_exponent(self, tag: OpTag, exponents: Tensor, values: Tensor, lanes: Tensor | None = None) -> None:
         """Record vectors along the last axis, each preceded by its exponent (length 1 along that axis)."""
         self.add(tag, torch.cat((exponents.to(values.dtype), values), -1), lanes)
 

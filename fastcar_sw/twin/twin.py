@@ -121,8 +121,8 @@ class Twin:
             bool (at least ``total`` - 1 positions, layers, lanes), True = compute, for the gate kind
             ``forced``.
         head_all
-            Logits for the prompt's positions, too (teacher forcing).  A token is sampled there as well, and
-            dropped.
+            Logits for the prompt's positions, too (teacher forcing).  No token is sampled
+            there, so the tokens do not change.
         progress
             Called with each position after it is done.
 
@@ -156,9 +156,8 @@ class Twin:
             if position >= first_head:
                 row = self._decoder.logits(x, position, recorder)
                 logits[position - first_head] = row.int()
-                chosen = sampler(row)
                 if position + 1 >= given:
-                    tokens[:, position + 1] = chosen
+                    tokens[:, position + 1] = sampler(row)
             if progress is not None:
                 progress(position)
         return GenerationResult(
@@ -180,9 +179,7 @@ class Twin:
                 f"prompt must have the shape (lanes={self.lanes}, 1..total={total}), not {tuple(prompt.shape)}"
             )
         if int(prompt.min()) < 0 or int(prompt.max()) >= c.vocab:
-            raise ModelError(
-                f"prompt tokens must be in 0..{c.vocab - 1}, not {int(prompt.min())}..{int(prompt.max())}"
-            )
+            raise ModelError(f"prompt tokens must be in 0..{c.vocab - 1}, not {int(prompt.min())}..{int(prompt.max())}")
         if sampling.topk > c.vocab:
             raise SamplingError(f"topk must be at most vocab={c.vocab}, not {sampling.topk}")
         if forced is not None and (

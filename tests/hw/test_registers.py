@@ -10,18 +10,16 @@ import pytest
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib.memory import Memory
 from amaranth.sim import Simulator
-from fastcar_hw.memory.axi import Response
 
 from fastcar_hw import registers_export as export
 from fastcar_hw.config import AcceleratorConfig
 from fastcar_hw.errors import ErrorCode
+from fastcar_hw.memory.axi import Response
 from fastcar_hw.presets import ACCELERATORS
 from fastcar_hw.registers import Access, Array, Field, Register, RegisterBlock, RegisterMap, register_map
 from fastcar_hw.registers_counters import CounterBank
 
-CONFIG = AcceleratorConfig(
-    name="registers", lanes=3, cores=2, rows=2, max_layers=3, max_heads=5, address_width=40
-)
+CONFIG = AcceleratorConfig(name="registers", lanes=3, cores=2, rows=2, max_layers=3, max_heads=5, address_width=40)
 MAP = register_map(CONFIG)
 OKAY, SLVERR = Response.OKAY.value, Response.SLVERR.value
 
@@ -440,7 +438,8 @@ def test_offsets_are_stable():
     """Hosts are compiled against these; moving one needs another major version."""
     expected = {
         "id": 0x00, "version": 0x04, "config_hash": 0x08, "control": 0x20, "status": 0x24, "error_code": 0x30,
-        "error_address_hi": 0x3C, "position": 0x40, "image_base": 0x80, "write_limit_hi": 0xAC, "model_hash": 0xB0,
+        "error_address_hi": 0x3C, "position": 0x40, "image_base": 0x80, "write_limit_hi": 0xAC,
+        "model_hash": 0xB0,
         "lanes": 0xC0, "gate": 0xD4, "topk": 0xE0, "seed": 0xEC, "cycles_lo": 0x100, "busy_load": 0x108,
         "stall_beats": 0x138, "beats_weights": 0x158, "beats_written": 0x180, "dropped_hi": 0x1A4,
         "thresholds": 0x400, "head_weights": 0x600, "eligible": 0x4000, "replayed": 0x8000,
@@ -504,7 +503,5 @@ def test_c_header(tmp_path):
         "int main(void) { return FASTCAR_ID_VALUE != 0x52414346u; }\n",
         encoding="utf-8",
     )
-    subprocess.run(
-        [compiler, "-std=c11", "-Wall", "-Werror", "main.c", "-o", "main"], cwd=tmp_path, check=True
-    )
+    subprocess.run([compiler, "-std=c11", "-Wall", "-Werror", "main.c", "-o", "main"], cwd=tmp_path, check=True)
     subprocess.run([tmp_path / "main"], check=True)

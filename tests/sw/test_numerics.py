@@ -33,9 +33,7 @@ def test_round_shift_saturate(x, k, bits):
     assert round_shift_saturate(tensor, k, bits).item() == want
     assert round_shift_saturate(tensor, torch.tensor([k]), bits).item() == want
     assert (
-        round_shift(tensor, torch.tensor([clamped])).item()
-        == round_shift(tensor, clamped).item()
-        == _shr(x, clamped)
+        round_shift(tensor, torch.tensor([clamped])).item() == round_shift(tensor, clamped).item() == _shr(x, clamped)
     )
 
 

@@ -6,11 +6,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from fastcar_sw.model import ModelError
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fastcar_hw.config import ModelConfig
 from fastcar_hw.presets import MODELS
+from fastcar_sw.model import ModelError
 from fastcar_sw.quantize import calibrate, quantize, random_model, random_tokens
 from fastcar_sw.quantize_ranges import expected_shapes
 from fastcar_sw.quantized import LINEARS, QuantizedModel
@@ -48,9 +49,7 @@ def test_weights_are_close():
         part = getattr(layer, name)
         if name != "value":
             heads, half = exact.shape[0] // GQA.head_dim, GQA.head_dim // 2
-            order = [
-                h * GQA.head_dim + j * half + i for h in range(heads) for i in range(half) for j in (0, 1)
-            ]
+            order = [h * GQA.head_dim + j * half + i for h in range(heads) for i in range(half) for j in (0, 1)]
             exact = exact[order]
         if name == "query":
             exact = exact * math.log2(math.e) / math.sqrt(GQA.head_dim)
@@ -210,9 +209,7 @@ def _error(model, state, tokens):
     return float((got - exact).square().mean().sqrt() / exact.std())
 
 
-@pytest.mark.parametrize(
-    "config", [TEST, GQA, MODELS["iris"].replace(layers=3, frames=4)], ids=lambda c: c.name
-)
+@pytest.mark.parametrize("config", [TEST, GQA, MODELS["iris"].replace(layers=3, frames=4)], ids=lambda c: c.name)
 def test_twin_follows_float(config):
     state = random_model(config, 6)
     tokens = random_tokens(config, 8, 2, 48)

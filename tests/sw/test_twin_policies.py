@@ -101,9 +101,7 @@ def test_topk_frequencies():
     """Tokens come as often as the softmax of the candidates says."""
     fraction, temperature = 16, 0.7
     natural = np.array([1.0, 0.2, -0.5, 0.9, -3.0, 0.0])
-    sampler = Sampler(
-        SamplingSettings(topk=4, temperature=temperature, seed=99).registers(fraction), 1, FUNCTIONS
-    )
+    sampler = Sampler(SamplingSettings(topk=4, temperature=temperature, seed=99).registers(fraction), 1, FUNCTIONS)
     logits = torch.tensor(np.round(natural * 2**fraction).astype(np.int64))[None]
     count = 6000
     got = np.bincount([int(sampler(logits)) for _ in range(count)], minlength=6) / count

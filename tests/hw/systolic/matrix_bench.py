@@ -44,7 +44,6 @@ class Surroundings(Elaboratable):
             lane.addr.eq(Cat(places.index, places.core, places.mapped)),
             places.lane.eq(lane.data),
         ]
-        # Nothing may depend on what the scheduler answers for empty places.
         return m
 
 
@@ -82,6 +81,8 @@ class Bench:
 
     def __init__(self, config: AcceleratorConfig, *, late_exponents: bool) -> None:
         self.dut = Surroundings(config, late_exponents=late_exponents)
+        unit = self.dut.unit
+        self.ports = {"y": unit.y_write, "s": unit.s_write, "tas": unit.tas, "logits": unit.logits}
         self.config = config
         self.sim = Simulator(self.dut)
         self.sim.add_clock(1e-6)
@@ -104,7 +105,10 @@ class Bench:
         c, g, unit = self.config, self.config.derived, self.dut.unit
         for lane in range(c.lanes):
             for index in range(g.ex_slots):
-                value = {"exponent": int(world.exponents[lane, index]), "scale": int(world.scales[lane, index])}
+                value = {
+                    "exponent": int(world.exponents[lane, index]),
+                    "scale": int(world.scales[lane, index]),
+                }
                 ctx.set(self.dut.exponents.data[lane << self.dut.index_bits | index], value)
         for mapped in range(2):
             for core in range(c.cores):
@@ -127,7 +131,7 @@ class Bench:
         ctx.set(unit.act_en, 0)
 
     def _collect(self, ctx, name: str) -> None:
-        word = ctx.get(getattr(self.dut.unit, "y_write" if name == "y" else "s_write" if name == "s" else name).payload)
+        word = ctx.get(self.ports[name].payload)
         out = getattr(self.observed, name)
         if name == "tas":
             out.append((word.lane, word.head, word.score))
@@ -144,14 +148,12 @@ class Bench:
         await self._prepare(ctx, world)
         commands = [job.command() for job in jobs]
         beats = [beat for job in jobs for beat in job.beats()]
-        ports = {"y": unit.y_write, "s": unit.s_write, "tas": unit.tas, "logits": unit.logits}
+        ports = self.ports
         cycle, idle = 0, 0
         command_valid = beat_valid = False
         limit = 4000 + 60 * len(beats)
         while cycle < limit:
-            command_valid = command_valid or (
-                bool(commands) and cycle >= prefill and rng.random() >= stalls.command
-            )
+            command_valid = command_valid or (bool(commands) and cycle >= prefill and rng.random() >= stalls.command)
             beat_valid = beat_valid or (bool(beats) and rng.random() >= stalls.beats)
             ctx.set(unit.command.valid, command_valid)
             ctx.set(fifo.i.valid, beat_valid)
@@ -164,8 +166,8 @@ class Bench:
                 ctx.set(port.ready, ready[name])
 
             busy = ctx.get(unit.busy)
-            # Busy covers the time from the cycle after the first command to the last word.
-            assert busy or not seen.accepted or idle or len(seen.accepted) == len(jobs)
+            # A command makes the unit busy at once; what leaves it does so while it is busy.
+            assert busy or not (seen.accepted and seen.accepted[-1] == cycle - 1)
             for name, port in ports.items():
                 if ready[name] and ctx.get(port.valid):
                     assert busy

@@ -27,7 +27,7 @@ quick = settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.
 
 def random_job(config: AcceleratorConfig, rng: np.random.Generator, mode: MatMode, lanes: int) -> Job:
     """A job whose results are of all sizes, saturated ones included."""
-    g, cols, width = config.derived, config.cols, config.vector_width
+    g, cols = config.derived, config.cols
     tiles = 1 if mode is MatMode.TAS else int(rng.integers(1, 4))
     attention = mode in (MatMode.SCORE, MatMode.TAS)
     single = mode not in (MatMode.LINEAR, MatMode.LOGITS)
@@ -53,7 +53,6 @@ def random_job(config: AcceleratorConfig, rng: np.random.Generator, mode: MatMod
         job.shift = int(rng.integers(0, 40))
     elif mode is not MatMode.PV:
         job.scales = rng.integers(0, 1 << 16, (tiles, cols)) >> rng.integers(0, 16, (tiles, cols))
-    assert width <= cols
     return job
 
 
@@ -124,7 +123,7 @@ def test_extremes_neither_overflow_nor_wrap(config, sign):
     world.act[:] = 127
     world.exponents[:, 0], world.exponents[:, 1] = -128, 127
     world.scales[:] = 65535
-    # The weights are the most negative byte, which the law excludes but memory may hold.
+    # -128 is no weight of the law, but memory may hold it, and the accumulators have room for it.
     value = 127 if sign > 0 else -128
     jobs = []
     for eidx, shift in ((0, 63), (1, -64), (2, 8)):
@@ -202,7 +201,7 @@ def idle_rows(config: AcceleratorConfig, world: World, job: Job, number_of_pass:
 
 @configs
 def test_a_tile_takes_k_and_two_cycles(config):
-    """Tiles of a command, and commands, follow one another without a gap, whatever the drain does meanwhile."""
+    """Tiles of a command, and commands, follow one another without a gap while the drain works beside them."""
     rng = np.random.default_rng(12)
     world = World.random(config, rng, config.lanes)
     passes = world.passes(linear(config, rng, steps=1, tiles=1, map=Map.STATIC))
@@ -217,9 +216,10 @@ def test_a_tile_takes_k_and_two_cycles(config):
     assert seen.taken[-1] - seen.taken[0] + 1 == 2 * total
     assert seen.held == 0
     slots, idle = idle_rows(config, world, jobs[0], passes - 1)
-    assert seen.words[-1] - seen.taken[-1] == MatrixUnit.latency(config, idle) + slots * (
-        config.cols // config.vector_width
-    ) - 1
+    assert (
+        seen.words[-1] - seen.taken[-1]
+        == MatrixUnit.latency(config, idle) + slots * (config.cols // config.vector_width) - 1
+    )
     assert seen.idle == seen.words[-1] + 1
 
 

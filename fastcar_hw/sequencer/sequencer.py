@@ -206,10 +206,11 @@ class Sequencer(wiring.Component):
             with m.State("EXECUTE"):
                 with m.If(halt):
                     m.next = "STOP"
+                with m.Elif(blocked):
+                    # Before the condition: the unit that is waited for may be the one that decides it.
+                    m.d.comb += self.waiting.eq(1)
                 with m.Elif(~self.run):
                     m.d.comb += [advance.eq(1), self.dropped.eq(1)]
-                with m.Elif(blocked):
-                    m.d.comb += self.waiting.eq(1)
                 with m.Else():
                     self._execute(m, ins, command, value_a, value_b, units, load_valid, result, writes, advance,
                                   next_pc, pop, product, pending)  # fmt: skip

@@ -119,7 +119,7 @@ class ProgramBuilder:
         self.a.load(dest, kind, ra=WEIGHTS, imm=offset, n=beats, cond=cond)
 
     def _begin_position(self) -> None:
-        """Registers that belong to the position: T, block, eligibility."""
+        """Compute what belongs to the position: T, block, eligibility."""
         a, lay = self.a, self.layout
         n = self.m.tokens_per_frame
         a.emit(Op.SET, rc=LAYER)
@@ -350,7 +350,8 @@ class ProgramBuilder:
 
         def score(head: int) -> None:
             a.matmul(MatMode.SCORE, OpTag.SCORE, steps=m.head_dim, act=self.queries + head * m.head_dim, rb=T3,
-                     rd=COUNT, shift=layer.score_shift, eidx=4 + head, bank=head & 1, map=Map.LANE, rc=LANE)  # fmt: skip
+                     rd=COUNT, shift=layer.score_shift, eidx=4 + head, bank=head & 1, map=Map.LANE,
+                     rc=LANE)  # fmt: skip
 
         def load_keys(head: int) -> None:
             a.load(Dest.MATRIX, LoadClass.KV, ra=T1, imm=head // group * lay.key_head, rb=T0)
@@ -391,7 +392,7 @@ class ProgramBuilder:
         self._lanes(body, begin)
 
     def _mlp(self, layer: QuantizedLayer) -> None:
-        """The MLP of the lanes that compute; its loads were issued before."""
+        """Compute the MLP of the lanes that do not replay; its loads were issued before."""
         a, m, lay = self.a, self.m, self.layout
         up = m.ffn // self.w
         a.vector(VecFunc.PARAM, n=m.hidden, cond=Cond.ANY)

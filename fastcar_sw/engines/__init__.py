@@ -1,0 +1,1 @@
+"""Engines: what runs an image and gives tokens, counters and a trace."""

@@ -1,0 +1,1 @@
+"""Videos: procedural traffic, patch tokenizer, files and metrics."""

@@ -33,6 +33,7 @@ class Sampler(wiring.Component):
     ----------
     logits : In, stream of `LogitWord`
         Words of W logits.  The words of a lane arrive in the order of their addresses; lanes may interleave.
+        Word 0 begins a new list.
     command : In, stream of `isa.Command`; busy : Out
         SAMPLE: choose for ``lane`` from the logits that arrived since its last token.  Words that were
         accepted before a command are part of its choice.
@@ -194,7 +195,8 @@ class Sampler(wiring.Component):
                     m.d.comb += self.logits.ready.eq(1)
                     m.d.sync += [lane.eq(self.logits.payload.lane), command_next.eq(0)]
                     m.next = "SWAP"
-                    with m.If(candidates.holds & (candidates.held == self.logits.payload.lane)):
+                    here = candidates.holds & (candidates.held == self.logits.payload.lane)
+                    with m.If(here & (self.logits.payload.addr != 0)):
                         m.next = "INSERT"
                 with m.Elif(queue.r_rdy):
                     m.d.comb += queue.r_en.eq(1)
@@ -212,7 +214,8 @@ class Sampler(wiring.Component):
                     m.next = "IDLE"
 
             with m.State("SWAP"):
-                m.d.comb += candidates.swap.eq(~candidates.pending)
+                # Word 0 begins a new list: no token was drawn from logits that a prompt position left.
+                m.d.comb += [candidates.swap.eq(~candidates.pending), candidates.fresh.eq(~command_next & (addr == 0))]
                 with m.If(candidates.swap & command_next):
                     m.next = "SAMPLE"
                 with m.Elif(candidates.swap):

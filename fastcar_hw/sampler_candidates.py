@@ -35,6 +35,8 @@ class CandidateList(wiring.Component):
         Strobe: remove the last entry (and put rubbish before the first).
     swap : In
         Strobe: move the list in registers to memory, fetch that of ``lane``.
+    fresh : In
+        With ``swap``: begin an empty list for ``lane`` instead of fetching it.
     void, clear : In
         Strobes: forget the list of ``lane``, which is in registers; forget all.
     """
@@ -51,7 +53,7 @@ class CandidateList(wiring.Component):
                 "logit": In(signed(32)),
                 "index": In(TOKEN_BITS),
                 "pending": Out(1),
-                **{name: In(1) for name in ("insert", "drop", "swap", "void", "clear")},
+                **{name: In(1) for name in ("insert", "drop", "swap", "fresh", "void", "clear")},
             }
         )
 
@@ -80,7 +82,7 @@ class CandidateList(wiring.Component):
 
         here = self.holds & (self.held == self.lane)
         fetch = Signal()
-        m.d.comb += fetch.eq(self.swap & ~here)
+        m.d.comb += fetch.eq(self.swap & (~here | self.fresh))
         # A new logit goes before the entries that it exceeds.  It is compared one cycle before it is put
         # there; what it was compared with may have moved meanwhile, to make place for the logit before it.
         size = len(entries)
@@ -109,7 +111,7 @@ class CandidateList(wiring.Component):
             with m.If(fetch):
                 m.d.sync += [
                     entry.eq(saved[rank]),
-                    entry.valid.eq(saved[rank].valid & ~empty.bit_select(self.lane, 1)),
+                    entry.valid.eq(saved[rank].valid & ~empty.bit_select(self.lane, 1) & ~self.fresh),
                 ]
             with m.Elif(self.drop | (inserting & above[rank])):
                 m.d.sync += entry.eq(new)

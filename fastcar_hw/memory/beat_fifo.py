@@ -26,7 +26,7 @@ class BeatPort(wiring.Signature):
         Strobe: free every beat read so far, a transfer in the same cycle included.
     rewind : In
         Strobe: read again from the first beat that was not freed.  No transfer happens in that cycle (the FIFO holds
-        ``valid`` low), and the beats come again from the next but one cycle on.
+        ``valid`` low), and three cycles are lost until the beats come again.
     """
 
     def __init__(self, config: AcceleratorConfig) -> None:
@@ -64,7 +64,7 @@ class BeatFifo(wiring.Component):
 
     Notes
     -----
-    One beat a cycle in and out; two cycles from ``i`` to an output; two cycles of gap after a rewind.
+    One beat a cycle in and out; two cycles from ``i`` to an output; three cycles are lost by a rewind.
     """
 
     def __init__(self, config: AcceleratorConfig) -> None:

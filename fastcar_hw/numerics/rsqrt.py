@@ -25,7 +25,7 @@ class ReciprocalSqrt(wiring.Component):
 
     Notes
     -----
-    Normalises by two bits a step through six conditional shifts in one cycle each pair, then looks up.
+    Normalises by even shifts in two cycles (32, 16, 8; then 4, 2), then looks up and interpolates.
     Relative error at most 1e-4.
     """
 

@@ -69,6 +69,7 @@ class ProgramBuilder:
         a = self.a
         a.emit(Op.SET, rc=POSITION)
         a.emit(Op.SET, rc=PLACE)
+        a.emit(Op.JMP, "test")
         a.label("position")
         self._begin_position()
         self._embed()
@@ -88,6 +89,8 @@ class ProgramBuilder:
         a.emit(Op.BLT, "same_frame", ra=PLACE, rb=T0)
         a.emit(Op.SET, rc=PLACE)
         a.label("same_frame")
+        # The last position has no successor, so nothing is decoded there.
+        a.label("test")
         a.emit(Op.CSR, rc=T0, n=CsrIndex.TOTAL.value)
         a.emit(Op.SET, rc=T1, ra=POSITION, imm=1)
         a.emit(Op.BLT, "position", ra=T1, rb=T0)

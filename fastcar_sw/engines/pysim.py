@@ -179,8 +179,9 @@ class _Host:
         return value
 
 
-async def _configure(host: _Host, config, image: Image, model: QuantizedModel, lanes: int, prompt: int, total: int,
-                     gate: GateSettings, sampling: SamplingSettings, heap: int, end: int) -> None:  # fmt: skip
+async def _configure(host: _Host, image: Image, model: QuantizedModel, lanes: int, prompt: int, total: int,
+                     gate: GateSettings, sampling: SamplingSettings, head_all: bool, heap: int,
+                     end: int) -> None:  # fmt: skip
     """Write every register that a run needs."""
     for name, value in (
         ("image_base", 0), ("heap_base", heap), ("read_base", 0), ("read_limit", end - 1),
@@ -192,6 +193,7 @@ async def _configure(host: _Host, config, image: Image, model: QuantizedModel, l
     definition = Definition[gate.definition.upper().replace("-", "_")].value
     for name, value in (
         ("lanes", lanes), ("prompt", prompt), ("total", total), ("warmup", gate.warmup_frames),
+        ("head_all", head_all),
         ("gate", kind | definition << 4), ("topk", registers.topk), ("inv_temperature", registers.inv_temperature),
         ("temp_shift", registers.temp_shift), ("seed", registers.seed),
     ):  # fmt: skip
@@ -200,7 +202,6 @@ async def _configure(host: _Host, config, image: Image, model: QuantizedModel, l
         await host.write("thresholds", int(threshold), layer)
     for head, weight in enumerate(gate.integer_weights(model.config)):
         await host.write("head_weights", int(weight), head)
-    del config
 
 
 def simulate(
@@ -214,6 +215,7 @@ def simulate(
     sampling: SamplingSettings | None = None,
     *,
     forced: np.ndarray | None = None,
+    head_all: bool = False,
     latency: int = 32,
     stall: float = 0.0,
     seed: int = 0,
@@ -236,6 +238,8 @@ def simulate(
         Replay policy and sampler.
     forced
         bool (positions, layers, lanes), True = compute, for the gate ``forced``.
+    head_all
+        Logits for the positions of the prompt, too.
     latency, stall, seed
         Cycles of the memory; probability that a channel pauses in a cycle; seed of the pauses.
     fail_at
@@ -285,8 +289,8 @@ def simulate(
 
     async def main(ctx) -> None:
         host = _Host(ctx, dut.host, registers)
-        await _configure(host, config, image, model, lanes, given, total, gate, sampling or SamplingSettings(),
-                         heap, end)  # fmt: skip
+        await _configure(host, image, model, lanes, given, total, gate, sampling or SamplingSettings(),
+                         head_all, heap, end)  # fmt: skip
         await host.write("control", 1)
         for _ in range(0, max_cycles, 100):
             await ctx.tick().repeat(100)

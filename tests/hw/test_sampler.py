@@ -364,3 +364,22 @@ def test_frequencies():
         counts[token] += 1
     assert counts[2] == 0
     assert abs(counts[0] - 2000) < 200
+
+
+@pytest.mark.parametrize("lanes", [(0,), (0, 1)])
+def test_logits_that_nobody_sampled_are_forgotten(lanes):
+    """Word 0 begins a new list: prompt positions have logits, but no token is drawn from them."""
+
+    async def process(ctx, dut):
+        ctx.set(dut.topk, 0)
+        await start(ctx, dut, 1)
+        for values in ([90, 80, 70, 60], [1, 2, 9, 3], [4, 8, 2, 1]):
+            for lane in lanes:
+                await word(ctx, dut, lane, 0, values)
+                await word(ctx, dut, lane, 1, [0, 5, 0, 0])
+        for lane in lanes:
+            await command(ctx, dut, lane)
+        await settle(ctx, dut)
+        assert [token_of(ctx, dut, lane) for lane in lanes] == [1] * len(lanes)
+
+    simulate(process, CONFIG)

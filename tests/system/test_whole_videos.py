@@ -26,15 +26,16 @@ def case(accelerator, model_name):
     return config, model, *compile_image(model, config)
 
 
-def run(accelerator, model_name, lanes, total, gate, sampling=None, forced=None, **options):
+def run(accelerator, model_name, lanes, total, gate, sampling=None, forced=None, head_all=False, **options):
     config, model, image, layout = case(accelerator, model_name)
     prompt = np.random.default_rng(0).integers(0, model.config.vocab, (lanes, PROMPT))
     sampling = sampling or SamplingSettings()
     twin = Twin(model, lanes).generate(
         torch.tensor(prompt), total, gate, sampling, trace=True,
-        forced=None if forced is None else torch.tensor(forced),
+        forced=None if forced is None else torch.tensor(forced), head_all=head_all,
     )  # fmt: skip
-    hardware = simulate(config, image, layout, model, prompt, total, gate, sampling, forced=forced, **options)
+    hardware = simulate(config, image, layout, model, prompt, total, gate, sampling, forced=forced, head_all=head_all,
+                        **options)  # fmt: skip
     return hardware, twin
 
 
@@ -70,6 +71,20 @@ def test_forced_decisions_and_top_k_sampling():
     hardware, twin = run("test-2x2", "test", 4, 7, gate, sampling, forced=forced)
     result = compare(hardware, twin)
     assert result.difference is None, str(result.difference)
+
+
+def test_logits_of_the_prompt_do_not_disturb_the_sampler():
+    gate, sampling = GateSettings(kind="never"), SamplingSettings(topk=3, seed=2)
+    hardware, twin = run("test", "test", 1, 8, gate, sampling, head_all=True)
+    result = compare(hardware, twin)
+    assert result.difference is None, str(result.difference)
+    assert len(twin.logit_positions) == 7
+
+
+def test_a_video_of_one_token_decodes_nothing():
+    config, model, image, layout = case("test", "test")
+    hardware = simulate(config, image, layout, model, np.array([[3]]), 1, GateSettings(kind="never"))
+    assert hardware.counters["beats_weights"] == 0 and not hardware.records
 
 
 def test_the_comparison_bites():

@@ -1,0 +1,1 @@
+"""What a demonstration shows: tables, pictures, one HTML page."""

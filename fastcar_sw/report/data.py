@@ -17,7 +17,7 @@ class RunData:
     Attributes
     ----------
     gate, definition, threshold
-        Policy; the threshold is None where the gate has none (``never``).
+        Policy; the threshold is None where the gate has none (``never``, ``always``).
     lanes, frames
         Sequences side by side; frames of each, prompt included.
     cycles, drs_cycles
@@ -70,7 +70,9 @@ class RunData:
     @property
     def title(self) -> str:
         """Name in tables and captions."""
-        return "dense" if self.threshold is None else f"{self.gate} {self.threshold:g}"
+        if self.gate == "never":
+            return "dense"
+        return self.gate if self.threshold is None else f"{self.gate} {self.threshold:g}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -64,7 +65,7 @@ def bus_figure(report: ReportData, theme: Theme = LIGHT) -> Figure:
         axes.set_yticks(range(len(rows)), [label for label, _, _ in rows])
         axes.invert_yaxis()
         axes.set_xlim(0, axes.get_xlim()[1] * 1.12)  # room for the notes
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: re.sub(r"\.0+(?=\D)", "", compact(value))))
         axes.set_xlabel("cycles")
         axes.spines["left"].set_visible(False)
         plain_axes(axes, "x")

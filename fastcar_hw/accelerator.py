@@ -139,6 +139,10 @@ class Accelerator(wiring.Component):
                 self.trace_gate.eq(gate.trace),
                 self.trace_token.eq(sampler.trace),
             ]
+            # What units still write after an error is no part of a run.
+            for trace in (self.trace_matrix, self.trace_vector, self.trace_gate, self.trace_token):
+                with m.If(~registers.status_running):
+                    m.d.comb += trace.valid.eq(0)
         return m
 
     def _settings(self, m, registers, sequencer, gate, sampler, prefetcher, store) -> None:

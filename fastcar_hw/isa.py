@@ -312,15 +312,24 @@ _FUNCS: dict[Op, type[enum.Enum]] = {
 
 
 def disassemble(word: int) -> str:
-    """Return one readable line for an instruction word."""
+    """Return one readable line for an instruction word.
+
+    Raises
+    ------
+    ProgramError
+        When it is none.
+    """
     ins = Instruction.decode(word)
     parts = [ins.op.name.lower()]
-    if ins.op in _FUNCS:
-        parts[0] += "." + _FUNCS[ins.op](ins.func).name.lower()
-    elif ins.op is Op.LOAD:
-        parts[0] += f".{Dest(ins.func & 3).name.lower()}.{LoadClass(ins.func >> 2).name.lower()}"
-    elif ins.op is Op.CSR:
-        parts.append(CsrIndex(ins.n).name.lower())
+    try:
+        if ins.op in _FUNCS:
+            parts[0] += "." + _FUNCS[ins.op](ins.func).name.lower()
+        elif ins.op is Op.LOAD:
+            parts[0] += f".{Dest(ins.func & 3).name.lower()}.{LoadClass(ins.func >> 2).name.lower()}"
+        elif ins.op is Op.CSR:
+            parts.append(CsrIndex(ins.n).name.lower())
+    except ValueError:
+        raise ProgramError(f"{ins.op.name} has no function {ins.n if ins.op is Op.CSR else ins.func}") from None
     for name in ("ra", "rb", "rc", "rd"):
         if getattr(ins, name):
             parts.append(f"{name}=r{getattr(ins, name)}")

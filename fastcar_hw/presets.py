@@ -45,7 +45,7 @@ ACCELERATORS: dict[str, AcceleratorConfig] = {
                                     program_words=1024),
         # What the demonstration runs: one beat is 32 weights.
         AcceleratorConfig.for_model(MODELS["traffic"], name="tiny", cores=2, rows=1, cols=32, lanes=4,
-                                    vector_width=16, weight_fifo_depth=1024),
+                                    vector_width=8, weight_fifo_depth=1024),
         AcceleratorConfig.for_model(MODELS["traffic"], name="tiny-1", cores=1, rows=1, cols=16, lanes=1,
                                     vector_width=8, weight_fifo_depth=512),
         AcceleratorConfig.for_model(MODELS["vila-u-7b"], name="vila-u-7b", cores=4, rows=2, cols=64, lanes=8,

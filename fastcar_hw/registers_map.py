@@ -1,7 +1,7 @@
 """The one description of the AXI4-Lite register map.
 
 `register_map` lists every register of an accelerator.  `registers.RegisterBlock` turns the list into
-hardware, `registers_export` into documentation and headers, and the Python driver looks its offsets up in it.
+hardware, `export.registers` into documentation and headers, and the Python driver looks its offsets up in it.
 Offsets do not depend on the configuration; only depths of arrays and constants do.
 """
 

@@ -4,10 +4,12 @@ from amaranth.hdl import unsigned
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["AxiLiteSignature", "AxiReadSignature", "AxiWriteSignature", "BURST_INCR", "Response"]
+__all__ = ["AxiLiteSignature", "AxiReadSignature", "AxiWriteSignature", "BURST_INCR", "CACHE_NORMAL", "Response"]
 
 #: AxBURST of incrementing bursts, the only ones used here.
 BURST_INCR = 1
+#: AxCACHE of normal, non-cacheable, bufferable memory, which interconnects may merge and upsize.
+CACHE_NORMAL = 0b0011
 
 
 class Response(enum.Enum, shape=2):

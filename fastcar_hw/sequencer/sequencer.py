@@ -1,6 +1,6 @@
 """The sequencer: runs the program of an image, so that whole videos need no host."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -92,7 +92,10 @@ class Sequencer(wiring.Component):
         m = Module()
         c = self._config
 
-        m.submodules.boot = boot = Boot(c)
+        halt = self.stop | self.abort
+        boot = Boot(c)
+        # A boot that was cut short must not wait for beats that never come.
+        m.submodules.boot = ResetInserter(halt)(boot)
         m.submodules.program = program = memory.Memory(shape=8 * PROGRAM_BYTES, depth=c.program_words, init=[])
         m.submodules.registers = registers = memory.Memory(shape=32, depth=16, init=[])
         fill = program.write_port()
@@ -159,7 +162,6 @@ class Sequencer(wiring.Component):
         m.d.comb += self.beats.ready.eq(Mux(booting, boot.beats.ready, pop))
 
         blocked = (ins.wait & self.unit_busy).any()
-        halt = self.stop | self.abort
 
         with m.FSM() as fsm:
             m.d.comb += self.running.eq(~fsm.ongoing("IDLE"))

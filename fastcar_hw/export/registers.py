@@ -7,7 +7,7 @@ from typing import Any
 
 from amaranth.hdl import Shape
 
-from .registers_map import Access, Array, Field, Register, RegisterMap
+from ..registers_map import Access, Array, Field, Register, RegisterMap
 
 __all__ = ["to_c_header", "to_dict", "to_json", "to_markdown"]
 

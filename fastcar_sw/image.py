@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,10 @@ class Image:
         Instructions; working memory that the run needs.
     sections
         Offset and bytes of each section.
+    accelerator
+        The hardware that the image is for.
+    constants
+        `QuantizedModel.constants`: with the memory, everything that the twin needs.
     """
 
     memory: bytes
@@ -53,6 +58,18 @@ class Image:
     program_words: int
     heap_bytes: int
     sections: dict[str, tuple[int, int]]
+    accelerator: AcceleratorConfig
+    constants: dict[str, Any]
+
+    @property
+    def logit_fraction(self) -> int:
+        """Fraction bits of the logits."""
+        return self.constants["logit_fraction"]
+
+    @property
+    def layout(self) -> Layout:
+        """Memory map."""
+        return Layout(self.model, self.accelerator, self.program_words)
 
     def check(self, config: AcceleratorConfig) -> None:
         """Raise `ImageError` when the image is for other hardware."""
@@ -74,6 +91,8 @@ class Image:
         """Write the container atomically: memory, then a table with a checksum a section."""
         table = {
             "model": self.model.to_dict(),
+            "accelerator": self.accelerator.to_dict(),
+            "constants": self.constants,
             "heap_bytes": self.heap_bytes,
             "sections": [
                 [name, offset, size, zlib.crc32(self.memory[offset : offset + size])]
@@ -132,6 +151,8 @@ class Image:
             program_words=fields[3],
             heap_bytes=table["heap_bytes"],
             sections=sections,
+            accelerator=AcceleratorConfig.from_dict(table["accelerator"]),
+            constants=table["constants"],
         )
 
 
@@ -202,5 +223,7 @@ def compile_image(model: QuantizedModel, config: AcceleratorConfig) -> tuple[Ima
         program_words=len(program),
         heap_bytes=layout.heap_bytes,
         sections=dict(layout.image_sections),
+        accelerator=config.replace(trace=False),
+        constants=model.constants(),
     )
     return image, layout

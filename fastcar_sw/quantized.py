@@ -32,6 +32,7 @@ __all__ = [
     "QuantizedLinear",
     "QuantizedModel",
     "QuantizedNorm",
+    "assemble",
 ]
 
 #: Fraction bits of scores and TAS (base-2 logarithms), of cos and sin, of the argument of the sigmoid.
@@ -269,7 +270,10 @@ class QuantizedModel:
         if metadata.get("version") != _VERSION:
             raise ModelError(f"quantized model {path} must be of version {_VERSION}, not {metadata.get('version')}")
         try:
-            model = _assemble(arrays, metadata)
+            model = assemble(
+                ModelConfig.from_dict(json.loads(metadata["config"])), arrays, json.loads(metadata["constants"]),
+                metadata.get("source", ""),
+            )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ModelError):
                 raise ModelError(f"quantized model {path}: {error}") from None
@@ -280,10 +284,18 @@ class QuantizedModel:
         return model
 
 
-def _assemble(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> QuantizedModel:
-    """Make a model of the arrays and the metadata of a file."""
-    config = ModelConfig.from_dict(json.loads(metadata["config"]))
-    constants = json.loads(metadata["constants"])
+def assemble(
+    config: ModelConfig, arrays: Mapping[str, np.ndarray], constants: Mapping[str, Any], source: str = ""
+) -> QuantizedModel:
+    """Make a model of its shapes, `QuantizedModel.arrays` and `QuantizedModel.constants`.
+
+    Raises
+    ------
+    KeyError
+        When an array or a constant is missing.
+    ModelError
+        When one breaks a rule.
+    """
 
     def norm(prefix: str, shift: int) -> QuantizedNorm:
         return QuantizedNorm(gain=arrays[f"{prefix}.gain"], shift=shift)
@@ -306,7 +318,7 @@ def _assemble(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> Quanti
         layers=tuple(layers),
         final_norm=norm("final_norm", constants["final_norm.shift"]),
         head=linear("head", constants["head.shift"]),
-        source=metadata.get("source", ""),
+        source=source,
         **{name: constants[name] for name in plain},
     )
 

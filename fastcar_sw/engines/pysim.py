@@ -6,322 +6,281 @@ For unit tests and waveforms of small configurations; about 1,000 cycles a secon
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from amaranth.sim import Simulator
 
 from fastcar_hw.accelerator import Accelerator
 from fastcar_hw.config import AcceleratorConfig
-from fastcar_hw.drs.policy import Definition, GateKind
-from fastcar_hw.errors import ErrorCode
-from fastcar_hw.registers_map import RegisterMap, register_map
+from fastcar_hw.memory.axi import Response
 
-from ..compiler.layout import Layout
-from ..gates import GateSettings
-from ..image import Image
-from ..quantized import QuantizedModel
-from ..sampling import SamplingSettings
+from .link import Decisions, EngineError, Link, MemorySettings, TraceWords
 
-__all__ = ["EngineError", "HardwareRun", "TraceRecord", "simulate"]
+__all__ = ["PysimLink"]
 
-_PAGE = 4096
-
-
-class EngineError(RuntimeError):
-    """The engine stopped with an error, or did not end; the message says where."""
-
-
-@dataclass(frozen=True)
-class TraceRecord:
-    """A word that a unit wrote: whose, where, and the elements."""
-
-    tag: int
-    layer: int
-    lane: int
-    addr: int
-    values: tuple[int, ...]
-
-
-@dataclass
-class HardwareRun:
-    """What a run gave.
-
-    Attributes
-    ----------
-    tokens
-        int64 (lanes, total).
-    counters
-        Every 64-bit counter by name.
-    compute
-        bool (positions, layers, lanes), in the order of the decisions.
-    records
-        The trace in the order of cycles.
-    """
-
-    tokens: np.ndarray
-    counters: dict[str, int] = field(default_factory=dict)
-    compute: list[tuple[int, int, bool]] = field(default_factory=list)
-    records: list[TraceRecord] = field(default_factory=list)
+#: Cycles in which a register access must end.
+_HOST_LIMIT = 4096
+#: Cycles between two looks at the interrupt.
+_BATCH = 100
 
 
 class _Memory:
-    """AXI4 memory: fixed latency, random stalls, an optional error response."""
+    """AXI4 memory: fixed latency, limited bandwidth, random pauses, an optional error response."""
 
-    def __init__(self, dut: Accelerator, size: int, beat: int, latency: int, stall: float, seed: int,
-                 fail_at: int | None) -> None:  # fmt: skip
+    def __init__(self, dut: Accelerator, size: int, beat: int, settings: MemorySettings) -> None:
         self._read_port, self._write_port = dut.read, dut.write
         self.data = bytearray(size)
-        self._beat, self._latency, self._stall = beat, latency, stall
-        self._random = random.Random(seed)
-        self._fail_at = fail_at
+        self._beat, self._settings = beat, settings
+        self._random = random.Random(settings.seed)
 
     def _go(self) -> bool:
-        return self._random.random() >= self._stall
+        return self._random.random() >= self._settings.stall
 
-    async def read(self, ctx) -> None:
-        """Serve the read channels."""
+    def _response(self, address: int) -> int:
+        fail_at = self._settings.fail_at
+        if address + self._beat > len(self.data):
+            return Response.DECERR.value
+        failed = fail_at is not None and address <= fail_at < address + self._beat
+        return Response.SLVERR.value if failed else Response.OKAY.value
+
+    async def read(self, ctx: Any) -> None:
+        """Serve the read channels: a beat holds what the memory held when its request was accepted."""
         port = self._read_port
-        waiting: list[tuple[int, int, bool]] = []
-        time = 0
+        waiting: list[tuple[int, bytes, int, bool]] = []
+        time, credit = 0, 0.0
         ready = valid = False
         while True:
             _, _, asked, request, taken = await ctx.tick().sample(port.ar.valid, port.ar.payload, port.r.ready)
             time += 1
+            credit = min(1.0, credit + self._settings.beats_per_cycle)
             if asked and ready:
-                waiting += [
-                    (time + self._latency, request.addr + i * self._beat, i == request.len)
-                    for i in range(request.len + 1)
-                ]
+                for i in range(request.len + 1):
+                    at = request.addr + i * self._beat
+                    waiting.append((time + self._settings.latency + i, bytes(self.data[at : at + self._beat]),
+                                    self._response(at), i == request.len))  # fmt: skip
             if valid and taken:
                 waiting.pop(0)
                 valid = False
+                credit -= 1.0
             # A beat that was offered stays until it is taken.
-            valid = valid or bool(waiting) and waiting[0][0] <= time and self._go()
+            valid = valid or (bool(waiting) and waiting[0][0] <= time and credit >= 0 and self._go())
             if valid:
-                _, address, last = waiting[0]
-                raw = self.data[address : address + self._beat]
-                failed = self._fail_at is not None and address <= self._fail_at < address + self._beat
-                ctx.set(
-                    port.r.payload,
-                    {"data": int.from_bytes(raw, "little"), "resp": 2 if failed else 0, "last": last},
-                )
+                _, raw, response, last = waiting[0]
+                ctx.set(port.r.payload, {"data": int.from_bytes(raw, "little"), "resp": response, "last": last})
             ctx.set(port.r.valid, valid)
             ready = self._go()
             ctx.set(port.ar.ready, ready)
 
-    async def write(self, ctx) -> None:
+    async def write(self, ctx: Any) -> None:
         """Serve the write channels."""
         port = self._write_port
         addresses: list[int] = []
-        answers = 0
+        answers: list[int] = []
+        worst = 0
         ready = answering = False
         while True:
             _, _, asked, request, offered, beat, taken = await ctx.tick().sample(
                 port.aw.valid, port.aw.payload, port.w.valid, port.w.payload, port.b.ready
             )
             if answering and taken:
-                answers -= 1
+                answers.pop(0)
             if ready and asked:
                 addresses += [request.addr + i * self._beat for i in range(request.len + 1)]
             if ready and offered:
                 address = addresses.pop(0)
+                response = self._response(address)
+                worst = max(worst, response)
                 raw = beat.data.to_bytes(self._beat, "little")
                 for i in range(self._beat):
-                    if beat.strb >> i & 1:
+                    if beat.strb >> i & 1 and response == Response.OKAY.value:
                         self.data[address + i] = raw[i]
-                answers += beat.last
+                if beat.last:
+                    answers.append(worst)
+                    worst = 0
             ready = self._go()
-            answering = answers > 0 and (answering and not taken or self._go())
+            answering = bool(answers) and ((answering and not taken) or self._go())
             ctx.set(port.aw.ready, ready)
             ctx.set(port.w.ready, ready)
+            if answering:
+                ctx.set(port.b.payload.resp, answers[0])
             ctx.set(port.b.valid, answering)
 
 
-class _Host:
-    """AXI4-Lite master over the register names."""
-
-    def __init__(self, ctx, port, registers: RegisterMap) -> None:
-        self._ctx, self._port, self._map = ctx, port, registers
-
-    async def write(self, name: str, value: int, index: int = 0) -> None:
-        ctx, port = self._ctx, self._port
-        ctx.set(port.aw.payload.addr, self._map.offset(name, index))
-        ctx.set(port.w.payload, {"data": value & 0xFFFFFFFF, "strb": 15})
-        for channel in (port.aw, port.w):
-            ctx.set(channel.valid, 1)
-        ctx.set(port.b.ready, 1)
-        await ctx.tick().until(port.aw.ready)
-        for channel in (port.aw, port.w):
-            ctx.set(channel.valid, 0)
-        while not ctx.get(port.b.valid):
-            await ctx.tick()
-        response = ctx.get(port.b.payload.resp)
-        await ctx.tick()
-        if response.value != 0:
-            raise EngineError(f"register {name} refused {value}: {response.name}")
-
-    async def write64(self, name: str, value: int) -> None:
-        await self.write(f"{name}_lo", value)
-        await self.write(f"{name}_hi", value >> 32)
-
-    async def read(self, name: str, index: int = 0) -> int:
-        ctx, port = self._ctx, self._port
-        ctx.set(port.ar.payload.addr, self._map.offset(name, index))
-        ctx.set(port.ar.valid, 1)
-        ctx.set(port.r.ready, 1)
-        await ctx.tick().until(port.ar.ready)
-        ctx.set(port.ar.valid, 0)
-        while not ctx.get(port.r.valid):
-            await ctx.tick()
-        value = ctx.get(port.r.payload.data)
-        await ctx.tick()
-        return value
-
-
-async def _configure(host: _Host, image: Image, model: QuantizedModel, lanes: int, prompt: int, total: int,
-                     gate: GateSettings, sampling: SamplingSettings, head_all: bool, heap: int,
-                     end: int) -> None:  # fmt: skip
-    """Write every register that a run needs."""
-    for name, value in (
-        ("image_base", 0), ("heap_base", heap), ("read_base", 0), ("read_limit", end - 1),
-        ("write_base", heap), ("write_limit", end - 1), ("model_hash", image.model_hash),
-    ):  # fmt: skip
-        await host.write64(name, value)
-    registers = sampling.registers(model.logit_fraction)
-    kind = GateKind[gate.kind.upper().replace("-", "_")].value
-    definition = Definition[gate.definition.upper().replace("-", "_")].value
-    for name, value in (
-        ("lanes", lanes), ("prompt", prompt), ("total", total), ("warmup", gate.warmup_frames),
-        ("head_all", head_all),
-        ("gate", kind | definition << 4), ("topk", registers.topk), ("inv_temperature", registers.inv_temperature),
-        ("temp_shift", registers.temp_shift), ("seed", registers.seed),
-    ):  # fmt: skip
-        await host.write(name, value)
-    for layer, threshold in enumerate(gate.integer_thresholds(model.config)):
-        await host.write("thresholds", int(threshold), layer)
-    for head, weight in enumerate(gate.integer_weights(model.config)):
-        await host.write("head_weights", int(weight), head)
-
-
-def simulate(
-    config: AcceleratorConfig,
-    image: Image,
-    layout: Layout,
-    model: QuantizedModel,
-    prompt: np.ndarray,
-    total: int,
-    gate: GateSettings,
-    sampling: SamplingSettings | None = None,
-    *,
-    forced: np.ndarray | None = None,
-    head_all: bool = False,
-    latency: int = 32,
-    stall: float = 0.0,
-    seed: int = 0,
-    fail_at: int | None = None,
-    max_cycles: int = 500_000,
-) -> HardwareRun:
-    """Run a whole video on the RTL.
+class PysimLink(Link):
+    """An accelerator in Amaranth's simulator.
 
     Parameters
     ----------
     config
-        The accelerator; with ``trace`` the result holds records.
-    image, layout, model
-        What `compile_image` gave, and its source.
-    prompt
-        int (lanes, positions).
-    total
-        Positions of the video.
-    gate, sampling
-        Replay policy and sampler.
-    forced
-        bool (positions, layers, lanes), True = compute, for the gate ``forced``.
-    head_all
-        Logits for the positions of the prompt, too.
-    latency, stall, seed
-        Cycles of the memory; probability that a channel pauses in a cycle; seed of the pauses.
-    fail_at
-        Memory byte whose beat is answered with SLVERR.
-    max_cycles
-        Limit of the simulation.
-
-    Raises
-    ------
-    EngineError
-        When the engine reports an error or does not end in time.
+        The accelerator; with ``trace`` its words and decisions are recorded.
+    memory_bytes
+        Size of the memory.
+    memory
+        How the memory behaves.
+    vcd
+        File for the waveforms.
     """
-    image.check(config)
-    lanes, given = prompt.shape
-    heap = -(-len(image.memory) // _PAGE) * _PAGE
-    end = heap + -(-layout.heap_bytes // _PAGE) * _PAGE
-    dut = Accelerator(config)
-    memory = _Memory(dut, end, layout.beat, latency, stall, seed, fail_at)
-    memory.data[: len(image.memory)] = image.memory
-    for position in range(given):
-        for lane in range(lanes):
-            at = heap + layout.token_offset(position, lane)
-            memory.data[at : at + 4] = int(prompt[lane, position]).to_bytes(4, "little")
-    if forced is not None:
-        for position, layers in enumerate(forced):
-            for layer, row in enumerate(layers):
-                at = heap + layout.forced_offset(position, layer)
-                bits = sum(1 << lane for lane, compute in enumerate(row) if compute)
-                memory.data[at : at + 4] = bits.to_bytes(4, "little")
 
-    registers = register_map(config)
-    run = HardwareRun(tokens=np.zeros((lanes, total), dtype=np.int64))
-    outcome: list[str] = []
+    batch = 2000
 
-    async def trace(ctx) -> None:
+    def __init__(
+        self, config: AcceleratorConfig, memory_bytes: int, memory: MemorySettings | None = None,
+        vcd: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.memory_bytes = config, memory_bytes
+        self._dut = dut = Accelerator(config)
+        self._memory = _Memory(dut, memory_bytes, config.derived.beat_bytes, memory or MemorySettings())
+        self._job: Callable[[Any], Awaitable[None]] | None = None
+        self._words: list[tuple[int, int, int, int, int, tuple[int, ...]]] = []
+        self._decided: list[tuple[int, int, bool, bool, int]] = []
+        self._irq = False
+        self._sim = Simulator(dut)
+        self._sim.add_clock(1e-6)
+        self._sim.add_testbench(self._work)
+        self._sim.add_testbench(self._memory.read, background=True)
+        self._sim.add_testbench(self._memory.write, background=True)
+        if config.trace:
+            self._sim.add_testbench(self._record, background=True)
+        self._stack = ExitStack()
+        if vcd is not None:
+            self._stack.enter_context(self._sim.write_vcd(str(vcd)))
+
+    async def _work(self, ctx: Any) -> None:
+        """Do the jobs that the methods leave here; time stands still between them."""
+        while True:
+            if self._job is not None:
+                await self._job(ctx)
+                self._job = None
+            await ctx.tick()
+
+    def _do(self, job: Callable[[Any], Awaitable[None]]) -> None:
+        self._job = job
+        while self._job is not None:
+            self._sim.advance()
+
+    async def _record(self, ctx: Any) -> None:
+        dut, width = self._dut, self.config.vector_width
         while True:
             _, _, matrix, vector, decision = await ctx.tick().sample(
                 dut.trace_matrix, dut.trace_vector, dut.trace_gate
             )
             for word in (matrix, vector):
                 if word.valid and word.tag:
-                    count = min(word.count, config.vector_width)
-                    values = tuple(word.data[i] for i in range(count))
-                    run.records.append(TraceRecord(word.tag, word.layer, word.lane, word.addr, values))
+                    values = tuple(word.data[i] for i in range(width))
+                    self._words.append((word.tag, word.layer, word.lane, min(word.count, width), word.addr, values))
             if decision.valid:
-                run.compute.append((decision.layer, decision.lane, bool(decision.compute)))
+                self._decided.append(
+                    (decision.layer, decision.lane, bool(decision.eligible), bool(decision.compute), decision.score)
+                )
 
-    async def main(ctx) -> None:
-        host = _Host(ctx, dut.host, registers)
-        await _configure(host, image, model, lanes, given, total, gate, sampling or SamplingSettings(),
-                         head_all, heap, end)  # fmt: skip
-        await host.write("control", 1)
-        for _ in range(0, max_cycles, 100):
-            await ctx.tick().repeat(100)
-            if not await host.read("status") & 1:
-                break
-        else:
-            outcome.append(f"did not end in {max_cycles} cycles: position {await host.read('position')}, "
-                           f"layer {await host.read('layer')}, pc {await host.read('pc')}")  # fmt: skip
-            return
-        for counter in registers.counters:
-            low = await host.read(f"{counter.name}_lo")
-            run.counters[counter.name] = low | await host.read(f"{counter.name}_hi") << 32
-        code = ErrorCode(await host.read("error_code"))
-        if code is not ErrorCode.NONE:
-            outcome.append(
-                f"{code.name} at pc {await host.read('error_pc')}, address {await host.read('error_address_lo'):#x}, "
-                f"position {await host.read('position')}, layer {await host.read('layer')}"
-            )
+    def read(self, offset: int) -> int:
+        """Return a register."""
+        port, found = self._dut.host, []
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(main)
-    sim.add_testbench(memory.read, background=True)
-    sim.add_testbench(memory.write, background=True)
-    if config.trace:
-        sim.add_testbench(trace, background=True)
-    sim.run()
-    if outcome:
-        raise EngineError(outcome[0])
-    for position in range(total):
-        for lane in range(lanes):
-            at = heap + layout.token_offset(position, lane)
-            run.tokens[lane, position] = int.from_bytes(memory.data[at : at + 4], "little")
-    return run
+        async def job(ctx: Any) -> None:
+            ctx.set(port.ar.payload.addr, offset)
+            ctx.set(port.r.ready, 1)
+            await self._send(ctx, port.ar)
+            found.extend(await self._answer(ctx, port.r, offset))
+
+        self._do(job)
+        return self._checked(found, offset).data
+
+    def write(self, offset: int, value: int) -> None:
+        """Write a register."""
+        port, found = self._dut.host, []
+
+        async def job(ctx: Any) -> None:
+            ctx.set(port.aw.payload.addr, offset)
+            ctx.set(port.w.payload, {"data": value, "strb": 15})
+            ctx.set(port.b.ready, 1)
+            await self._send(ctx, port.aw, port.w)
+            found.extend(await self._answer(ctx, port.b, offset))
+
+        self._do(job)
+        self._checked(found, offset)
+
+    async def _send(self, ctx: Any, *channels: Any) -> None:
+        """Offer a transfer on each channel until it was taken."""
+        for channel in channels:
+            ctx.set(channel.valid, 1)
+        left = list(channels)
+        for _ in range(_HOST_LIMIT):
+            _, _, *ready = await ctx.tick().sample(*(channel.ready for channel in left))
+            for channel, taken in zip(list(left), ready, strict=True):
+                if taken:
+                    ctx.set(channel.valid, 0)
+                    left.remove(channel)
+            if not left:
+                return
+
+    async def _answer(self, ctx: Any, channel: Any, offset: int) -> list[Any]:
+        """Return the answer of a channel in a list, which stays empty when there is none in time."""
+        del offset
+        for _ in range(_HOST_LIMIT):
+            if ctx.get(channel.valid):
+                payload = ctx.get(channel.payload)
+                await ctx.tick()
+                ctx.set(channel.ready, 0)
+                return [payload]
+            await ctx.tick()
+        return []
+
+    @staticmethod
+    def _checked(found: list[Any], offset: int) -> Any:
+        if not found:
+            raise EngineError(f"register at {offset:#06x} did not answer")
+        if found[0].resp != Response.OKAY:
+            raise EngineError(f"register at {offset:#06x} answered with an error")
+        return found[0]
+
+    def read_memory(self, address: int, size: int) -> bytes:
+        """Return a piece of the memory."""
+        return bytes(self._memory.data[self._piece(address, size)])
+
+    def write_memory(self, address: int, data: bytes) -> None:
+        """Replace a piece of the memory."""
+        self._memory.data[self._piece(address, len(data))] = data
+
+    def _piece(self, address: int, size: int) -> slice:
+        if not 0 <= address <= address + size <= self.memory_bytes:
+            raise EngineError(f"memory has {self.memory_bytes} bytes, not {size} at {address:#x}")
+        return slice(address, address + size)
+
+    def wait(self, cycles: int) -> bool:
+        """Let the clock run for at most so many cycles, rounded up to a batch."""
+
+        async def job(ctx: Any) -> None:
+            for _ in range(0, cycles, _BATCH):
+                self._irq = bool(ctx.get(self._dut.irq))
+                if self._irq:
+                    return
+                await ctx.tick().repeat(_BATCH)
+            self._irq = bool(ctx.get(self._dut.irq))
+
+        self._do(job)
+        return self._irq
+
+    def take_trace(self) -> TraceWords:
+        """Return the words since the last call, and forget them."""
+        words, self._words = self._words, []
+        if not words:
+            return TraceWords.empty(self.config.vector_width)
+        *numbers, data = zip(*words, strict=True)
+        return TraceWords(*(np.array(column, dtype=np.int64) for column in numbers), np.array(data, dtype=np.int32))
+
+    def take_decisions(self) -> Decisions | None:
+        """Return the decisions since the last call, and forget them."""
+        if not self.config.trace:
+            return None
+        decided, self._decided = np.array(self._decided, dtype=np.int64).reshape(-1, 5).T, []
+        layer, lane, eligible, compute, score = decided
+        return Decisions(layer, lane, eligible.astype(bool), compute.astype(bool), score)
+
+    def close(self) -> None:
+        """Close the file of waveforms."""
+        self._stack.close()

@@ -11,9 +11,9 @@ from amaranth.hdl import Elaboratable, Module
 from amaranth.lib.memory import Memory
 from amaranth.sim import Simulator
 
-from fastcar_hw import registers_export as export
 from fastcar_hw.config import AcceleratorConfig
 from fastcar_hw.errors import ErrorCode
+from fastcar_hw.export import registers as export
 from fastcar_hw.memory.axi import Response
 from fastcar_hw.presets import ACCELERATORS
 from fastcar_hw.registers import Access, Array, Field, Register, RegisterBlock, RegisterMap, register_map

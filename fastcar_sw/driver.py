@@ -12,7 +12,7 @@ from fastcar_hw.errors import ErrorCode
 from fastcar_hw.registers_map import MAGIC, VERSION, register_map
 
 from .compiler.layout import Layout
-from .engines.link import Decisions, EngineError, Link, TraceWords
+from .engines.link import Decisions, EngineError, Link, RequestError, TraceWords
 from .gates import GateSettings
 from .image import Image
 from .sampling import SamplingSettings
@@ -143,12 +143,12 @@ class Driver:
         ------
         ImageError
             When it is for other hardware.
-        EngineError
+        RequestError
             When the memory is too small.
         """
         image.check(self._link.config)
         if memory_needed(image) > self._link.memory_bytes:
-            raise EngineError(
+            raise RequestError(
                 f"memory must have {memory_needed(image)} bytes for this image, not {self._link.memory_bytes}"
             )
         self._link.write_memory(0, image.memory)
@@ -193,8 +193,10 @@ class Driver:
 
         Raises
         ------
+        RequestError
+            When an argument does not fit.
         EngineError
-            When an argument does not fit, or the engine stops with an error or does not end.
+            When the engine stops with an error or does not end.
         """
         image = self._require_image()
         layout = image.layout
@@ -279,26 +281,26 @@ class Driver:
 
     def _require_image(self) -> Image:
         if self._image is None:
-            raise EngineError("an image must be loaded before a video can be generated")
+            raise RequestError("an image must be loaded before a video can be generated")
         return self._image
 
     def _check(self, image: Image, prompt: np.ndarray, total: int, sampling: SamplingSettings,
                forced: np.ndarray | None) -> None:  # fmt: skip
         config, model = self._link.config, image.model
         if not isinstance(total, int) or not 1 <= total <= model.max_seq:
-            raise EngineError(f"total must be an integer in 1..{model.max_seq} (the KV cache), not {total!r}")
+            raise RequestError(f"total must be an integer in 1..{model.max_seq} (the KV cache), not {total!r}")
         if prompt.ndim != 2 or not 1 <= prompt.shape[0] <= config.lanes or not 1 <= prompt.shape[1] <= total:
-            raise EngineError(
+            raise RequestError(
                 f"prompt must have the shape (1..lanes={config.lanes}, 1..total={total}), not {prompt.shape}"
             )
         low, high = int(prompt.min()), int(prompt.max())
-        if low < 0 or high >= 1 << 17:
-            raise EngineError(f"prompt tokens must be in 0..{model.vocab - 1}, not {low}..{high}")
+        if low < 0 or high >= model.vocab:
+            raise RequestError(f"prompt tokens must be in 0..{model.vocab - 1}, not {low}..{high}")
         if sampling.topk > config.topk_max:
-            raise EngineError(f"topk must be at most topk_max={config.topk_max}, not {sampling.topk}")
+            raise RequestError(f"topk must be at most topk_max={config.topk_max}, not {sampling.topk}")
         shape = (model.layers, prompt.shape[0])
         if forced is not None and (forced.ndim != 3 or len(forced) < total - 1 or forced.shape[1:] != shape):
-            raise EngineError(
+            raise RequestError(
                 f"forced decisions must have the shape (>= {total - 1}, {shape[0]}, {shape[1]}), not {forced.shape}"
             )
 

@@ -10,11 +10,15 @@ import numpy as np
 
 from fastcar_hw.config import AcceleratorConfig
 
-__all__ = ["Decisions", "EngineError", "Link", "MemorySettings", "TraceWords"]
+__all__ = ["Decisions", "EngineError", "Link", "MemorySettings", "RequestError", "TraceWords"]
 
 
 class EngineError(RuntimeError):
     """The engine refused something, stopped with an error, or did not end; the message is one line that says where."""
+
+
+class RequestError(EngineError):
+    """What the engine was asked for does not fit it; nothing was started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +40,7 @@ class MemorySettings:
 
     Raises
     ------
-    EngineError
+    RequestError
         When a value is out of its range.
     """
 
@@ -54,7 +58,7 @@ class MemorySettings:
             ("seed", 0 <= self.seed < 1 << 32, "a number of 32 bits"),
         ):
             if not ok:
-                raise EngineError(f"memory {name} must be {rule}, not {getattr(self, name)!r}")
+                raise RequestError(f"memory {name} must be {rule}, not {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -96,6 +96,8 @@ class ReportData:
         Real continuation of the prompt, uint8 (lanes, frames, height, width, 3), or None.
     command, versions, seconds
         How it was made: command line; versions of the tools; wall-clock seconds by phase.
+    differences
+        The first difference of each run that has one, in words.
     """
 
     model: dict[str, Any]
@@ -109,3 +111,4 @@ class ReportData:
     command: str = "fastcar demo"
     versions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()

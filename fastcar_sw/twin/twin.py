@@ -98,6 +98,7 @@ class Twin:
         trace: bool | Callable[[TraceEntry], object] = False,
         forced: Tensor | None = None,
         head_all: bool = False,
+        teacher: Tensor | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> GenerationResult:
         """Generate tokens.
@@ -123,6 +124,8 @@ class Twin:
         head_all
             Logits for the prompt's positions, too (teacher forcing).  No token is sampled
             there, so the tokens do not change.
+        teacher
+            int64 (lanes, total): true tokens that follow whatever is sampled, to judge a gate's predictions.
         progress
             Called with each position after it is done.
 
@@ -134,6 +137,8 @@ class Twin:
         gate = GateSettings(kind="never") if gate is None else gate
         sampling = SamplingSettings() if sampling is None else sampling
         self._check(prompt, total, sampling, forced)
+        if teacher is not None and tuple(teacher.shape) != (self.lanes, total):
+            raise ModelError(f"teacher must have the shape ({self.lanes}, {total}), not {tuple(teacher.shape)}")
         c, lanes, given, steps = self.model.config, self.lanes, prompt.shape[1], total - 1
         policy = Gate(gate, c, lanes, given, None if forced is None else forced.bool().cpu(), self._device)
         sampler = Sampler(sampling.registers(self.model.logit_fraction), lanes, self._decoder.functions)
@@ -157,7 +162,8 @@ class Twin:
                 row = self._decoder.logits(x, position, recorder)
                 logits[position - first_head] = row.int()
                 if position + 1 >= given:
-                    tokens[:, position + 1] = sampler(row)
+                    following = sampler(row)
+                    tokens[:, position + 1] = following if teacher is None else teacher[:, position + 1]
             if progress is not None:
                 progress(position)
         return GenerationResult(

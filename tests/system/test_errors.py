@@ -7,7 +7,7 @@ import pytest
 
 from fastcar_sw.compare import compare
 from fastcar_sw.driver import Driver, memory_needed
-from fastcar_sw.engines.link import EngineError, MemorySettings
+from fastcar_sw.engines.link import EngineError, MemorySettings, RequestError
 from fastcar_sw.engines.verilator import VerilatorLink
 from fastcar_sw.gates import GateSettings
 from fastcar_sw.image import ImageError
@@ -51,7 +51,8 @@ def test_a_token_outside_the_vocabulary_traps(video):
     config, model, image, _ = video().parts
     with VerilatorLink(config, memory_needed(image)) as link:
         driver = Driver(link)
-        driver.load(image)
+        # The driver would refuse the token, so it is told of a larger vocabulary.
+        driver.load(dataclasses.replace(image, model=image.model.replace(vocab=2 * model.config.vocab)))
         with pytest.raises(EngineError, match="TRAP"):
             driver.generate(np.full((1, 5), model.config.vocab), 6, max_cycles=LIMIT)
 
@@ -85,6 +86,7 @@ def test_a_stranger_is_refused_by_driver_and_hardware(video):
         ({"total": 4}, "prompt must have the shape"),
         ({"prompt": np.zeros((2, 3), dtype=int)}, "prompt must have the shape"),
         ({"prompt": np.full((1, 3), -1)}, "prompt tokens must be in 0..31"),
+        ({"prompt": np.full((1, 3), 32)}, "prompt tokens must be in 0..31"),
         ({"forced": np.zeros((2, 2, 1), dtype=bool)}, "forced decisions must have the shape"),
     ],
 )
@@ -93,7 +95,7 @@ def test_arguments_that_do_not_fit_never_reach_the_engine(video, arguments, mess
     with VerilatorLink(config, memory_needed(image)) as link:
         driver = Driver(link)
         driver.load(image)
-        with pytest.raises(EngineError, match=message):
+        with pytest.raises(RequestError, match=message):
             driver.generate(**{"prompt": video().tokens, "total": 6, **arguments})
 
 

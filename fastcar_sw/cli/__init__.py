@@ -1,0 +1,5 @@
+"""The ``fastcar`` command: one file a subcommand."""
+
+from .app import main
+
+__all__ = ["main"]

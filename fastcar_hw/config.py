@@ -90,7 +90,10 @@ class _Config:
         """Return the fields as a TOML table body, one line a field."""
         lines = []
         for key, value in self.to_dict().items():
-            text = json.dumps(value) if not isinstance(value, float) else repr(value)
+            # TOML takes no surrogates and no bare DEL.
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            if isinstance(value, float):
+                text = repr(value)
             lines.append(f"{key} = {text}")
         return "\n".join(lines) + "\n"
 
@@ -261,6 +264,9 @@ class AcceleratorConfig(_Config):
         for name in ("max_hidden", "max_ffn", "max_head_dim", "max_seq"):
             value = getattr(self, name)
             _require(value > 0 and value % self.cols == 0, name, value, f"a positive multiple of cols={self.cols}")
+        # The largest shapes that a model may have.
+        _require(self.max_hidden <= 1 << 14, "max_hidden", self.max_hidden, f"at most {1 << 14}")
+        _require(self.max_head_dim <= 256, "max_head_dim", self.max_head_dim, "at most 256")
         _require(self.max_seq <= 1 << 15, "max_seq", self.max_seq, f"at most {1 << 15}")
         _require(self.max_ffn <= 1 << 15, "max_ffn", self.max_ffn, f"at most {1 << 15}")
         self._range("max_layers", 1, 128)

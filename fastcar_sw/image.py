@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fastcar_hw.config import AcceleratorConfig, ModelConfig
-from fastcar_hw.isa import PROGRAM_BYTES, disassemble
+from fastcar_hw.config import AcceleratorConfig, ConfigError, ModelConfig
+from fastcar_hw.isa import PROGRAM_BYTES, ProgramError, disassemble
 from fastcar_hw.sequencer import ImageHeader
 
 from .compiler.assembler import words
@@ -24,7 +23,9 @@ from .quantized import QuantizedLinear, QuantizedModel
 
 __all__ = ["Image", "ImageError", "compile_image"]
 
-_FOOTER_MAGIC = b"FCARSECT"
+#: Behind the table: its length, its checksum, and what marks the end.
+_FOOTER, _FOOTER_MAGIC = "<II8s", b"FCARSECT"
+_PAGE = 4096
 
 
 class ImageError(ValueError):
@@ -79,16 +80,25 @@ class Image:
             )
 
     def listing(self) -> list[str]:
-        """Return the disassembled program, one line an instruction."""
+        """Return the disassembled program, one line an instruction.
+
+        Raises
+        ------
+        ImageError
+            When a word is no instruction.
+        """
         offset, _ = self.sections["program"]
         lines = []
         for number in range(self.program_words):
             raw = self.memory[offset + number * PROGRAM_BYTES : offset + (number + 1) * PROGRAM_BYTES]
-            lines.append(f"{number:5d}  {disassemble(int.from_bytes(raw, 'little'))}")
+            try:
+                lines.append(f"{number:5d}  {disassemble(int.from_bytes(raw, 'little'))}")
+            except ProgramError as error:
+                raise ImageError(f"instruction {number}: {error}") from None
         return lines
 
-    def save(self, path: Path) -> None:
-        """Write the container atomically: memory, then a table with a checksum a section."""
+    def to_bytes(self) -> bytes:
+        """Return the container: memory, then a table with a checksum a section."""
         table = {
             "model": self.model.to_dict(),
             "accelerator": self.accelerator.to_dict(),
@@ -100,16 +110,16 @@ class Image:
             ],
         }
         text = json.dumps(table, sort_keys=True).encode()
-        tail = text + struct.pack("<II8s", len(text), zlib.crc32(text), _FOOTER_MAGIC)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        return self.memory + text + struct.pack(_FOOTER, len(text), zlib.crc32(text), _FOOTER_MAGIC)
+
+    def save(self, path: Path) -> None:
+        """Write the container; the file appears as a whole or not at all."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(self.memory)
-                file.write(tail)
+            temporary.write_bytes(self.to_bytes())
             os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        finally:
+            temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> Image:
@@ -124,36 +134,95 @@ class Image:
             raw = path.read_bytes()
         except OSError as error:
             raise ImageError(f"image {path} cannot be read: {error.strerror}") from None
-        if not raw.startswith(ImageHeader.MAGIC):
-            raise ImageError(f"image {path} is not a FastCar image")
-        if len(raw) < ImageHeader.BYTES + 16 or raw[-8:] != _FOOTER_MAGIC:
-            raise ImageError(f"image {path} is truncated")
-        length, crc, _ = struct.unpack("<II8s", raw[-16:])
-        if length > len(raw) - 16 - ImageHeader.BYTES or zlib.crc32(text := raw[-16 - length : -16]) != crc:
-            raise ImageError(f"image {path} is damaged: its table does not match its checksum")
-        table = json.loads(text)
-        memory = raw[: -16 - length]
-        fields = struct.unpack("<16I", memory[: ImageHeader.BYTES])
-        if zlib.crc32(memory[: ImageHeader.BYTES - 4]) != fields[ImageHeader.CRC_WORD]:
-            raise ImageError(f"image {path} is damaged: its header does not match its checksum")
-        if fields[ImageHeader.VERSION_WORD] != ImageHeader.VERSION:
-            raise ImageError(f"image {path} has format {fields[2]}, but this program reads {ImageHeader.VERSION}")
-        sections = {}
-        for name, offset, size, expected in table["sections"]:
-            if zlib.crc32(memory[offset : offset + size]) != expected:
-                raise ImageError(f"image {path} is damaged: section {name} does not match its checksum")
-            sections[name] = (offset, size)
-        return cls(
-            memory=memory,
-            model=ModelConfig.from_dict(table["model"]),
-            config_hash=fields[4] | fields[5] << 32,
-            model_hash=fields[6] | fields[7] << 32,
-            program_words=fields[3],
-            heap_bytes=table["heap_bytes"],
-            sections=sections,
-            accelerator=AcceleratorConfig.from_dict(table["accelerator"]),
-            constants=table["constants"],
-        )
+        try:
+            return cls.from_bytes(raw)
+        except ImageError as error:
+            raise ImageError(f"image {path} {error}") from None
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Image:
+        """Return the image that `to_bytes` gave.
+
+        Raises
+        ------
+        ImageError
+            When the bytes are foreign, truncated or damaged; the message continues "image FILE ...".
+        """
+        memory, text = _split(raw)
+        fields = _header(memory)
+        try:
+            return _described(memory, fields, json.loads(text))
+        except ImageError:
+            raise
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            # The checksum was right, so whoever wrote the table made the mistake.
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise ImageError(f"has a table that makes no sense: {reason}") from None
+
+
+def _split(raw: bytes) -> tuple[bytes, bytes]:
+    """Return memory and table of a container."""
+    if not raw.startswith(ImageHeader.MAGIC):
+        raise ImageError("is not a FastCar image")
+    footer = struct.calcsize(_FOOTER)
+    if len(raw) < ImageHeader.BYTES + footer or not raw.endswith(_FOOTER_MAGIC):
+        raise ImageError("is truncated")
+    length, crc, _ = struct.unpack(_FOOTER, raw[-footer:])
+    if length > len(raw) - footer - ImageHeader.BYTES or zlib.crc32(raw[-footer - length : -footer]) != crc:
+        raise ImageError("is damaged: its table does not match its checksum")
+    return raw[: -footer - length], raw[-footer - length : -footer]
+
+
+def _header(memory: bytes) -> tuple[int, ...]:
+    """Return the words of the header."""
+    fields = struct.unpack("<16I", memory[: ImageHeader.BYTES])
+    if zlib.crc32(memory[: ImageHeader.BYTES - 4]) != fields[ImageHeader.CRC_WORD]:
+        raise ImageError("is damaged: its header does not match its checksum")
+    version = fields[ImageHeader.VERSION_WORD]
+    if version != ImageHeader.VERSION:
+        raise ImageError(f"has format {version}, but this program reads {ImageHeader.VERSION}")
+    return fields
+
+
+def _described(memory: bytes, fields: tuple[int, ...], table: Any) -> Image:
+    """Return an image whose header and table agree with the one memory map that they allow."""
+    model = ModelConfig.from_dict(table["model"])
+    accelerator = AcceleratorConfig.from_dict(table["accelerator"])
+    accelerator.check_model(model)
+    config_hash, model_hash = (
+        fields[word] | fields[word + 1] << 32 for word in (ImageHeader.CONFIG_HASH_WORD, ImageHeader.MODEL_HASH_WORD)
+    )
+    if config_hash != accelerator.hash:
+        raise ImageError(f"is for hardware {config_hash:016x}, but describes {accelerator.hash:016x}")
+    program_words = fields[ImageHeader.PROGRAM_WORDS_WORD]
+    if not 1 <= program_words <= accelerator.program_words:
+        raise ImageError(f"must have 1..{accelerator.program_words} instructions, not {program_words}")
+    # Everything else follows, so nothing has to be believed.
+    layout = Layout(model, accelerator, program_words)
+    for name, found, expected in (
+        ("image bytes", fields[ImageHeader.IMAGE_BYTES_WORD], layout.image_bytes),
+        ("bytes of memory", len(memory), layout.image_bytes),
+        ("program offset", fields[ImageHeader.PROGRAM_OFFSET_WORD], layout.image_sections["program"][0]),
+        ("heap bytes", fields[ImageHeader.HEAP_BYTES_WORD], layout.heap_bytes),
+        ("heap bytes in its table", table["heap_bytes"], layout.heap_bytes),
+    ):
+        if found != expected:
+            raise ImageError(f"must have {expected} {name}, not {found}")
+    sections = layout.image_sections
+    if [row[:3] for row in table["sections"]] != [[name, *place] for name, place in sections.items()]:
+        raise ImageError("has sections that are not those of its model and hardware")
+    for name, offset, size, crc in table["sections"]:
+        if zlib.crc32(memory[offset : offset + size]) != crc:
+            raise ImageError(f"is damaged: section {name} does not match its checksum")
+    constants = table["constants"]
+    if type(constants["logit_fraction"]) is not int:
+        raise ImageError(f"must have an integer logit_fraction, not {constants['logit_fraction']!r}")
+    image = Image(
+        memory=memory, model=model, config_hash=config_hash, model_hash=model_hash, program_words=program_words,
+        heap_bytes=layout.heap_bytes, sections=dict(sections), accelerator=accelerator, constants=constants,
+    )  # fmt: skip
+    image.listing()
+    return image
 
 
 def _rows16(values: np.ndarray, beat: int) -> bytes:
@@ -179,8 +248,22 @@ def compile_image(model: QuantizedModel, config: AcceleratorConfig) -> tuple[Ima
     -------
     image, layout
         The container and its memory map.
+
+    Raises
+    ------
+    ConfigError
+        When the model does not fit the accelerator.
+    ProgramError
+        When its program does not.
     """
     program, layout = build_program(model, config)
+    # As the driver places them: each from a page of its own on.
+    needed = sum(-(-size // _PAGE) * _PAGE for size in (layout.image_bytes, layout.heap_bytes))
+    if needed > 1 << config.address_width:
+        raise ConfigError(
+            f"address_width must be at least {(needed - 1).bit_length()} for the {needed} bytes that model "
+            f"{model.config.name!r} takes, not {config.address_width}"
+        )
     beat, cols = layout.beat, config.cols
     header = bytearray(layout.image_sections["header"][1])
     code = b"".join(word.to_bytes(PROGRAM_BYTES, "little") for word in words(program))

@@ -21,10 +21,11 @@ def quantized_model(image: Image) -> QuantizedModel:
     """
     try:
         model = assemble(image.model, _arrays(image), image.constants, "image")
-    except (KeyError, TypeError, ValueError, ModelError) as error:
+        found = model.hash
+    except (AttributeError, KeyError, TypeError, ValueError, ModelError) as error:
         raise ImageError(f"image does not hold a model: {error}") from None
-    if model.hash != image.model_hash:
-        raise ImageError(f"image must hold the model {image.model_hash:016x}, not {model.hash:016x}")
+    if found != image.model_hash:
+        raise ImageError(f"image must hold the model {image.model_hash:016x}, not {found:016x}")
     return model
 
 

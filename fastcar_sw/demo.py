@@ -28,6 +28,7 @@ from .quantize import quantize
 from .quantized import QuantizedModel
 from .report.data import ReportData, RunData
 from .twin import GenerationResult, Twin
+from .utilisation import bandwidth_utilisation, mac_utilisation
 from .video.clips import ClipSource
 from .video.metrics import psnr
 
@@ -64,10 +65,12 @@ class DemoOptions:
         TAS gates beside the dense run.
     quality_frames
         Frames of the clips on which quality is measured.
+    single_positions
+        Decoded positions of the one-lane run.
     memory
         How the memory behaves.
     jobs
-        Simulations side by side.
+        Threads; more than cores balance better, since simulations take seconds to minutes.
     """
 
     accelerator: AcceleratorConfig
@@ -77,8 +80,9 @@ class DemoOptions:
     thresholds: tuple[float, ...] = (4.0, 2.0)
     definition: str = "paper"
     quality_frames: int = 8
+    single_positions: int = 63
     memory: MemorySettings = field(default_factory=MemorySettings)
-    jobs: int = 2
+    jobs: int = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,18 +134,18 @@ def run_demo(model: VideoModel, clips: ClipSource, options: DemoOptions, observe
     gates = [GateSettings(kind="never")]
     gates += [GateSettings(kind="tas", threshold=t, definition=options.definition) for t in options.thresholds]
     prompt = held[: config.lanes, : options.prompt_frames * model.config.tokens_per_frame]
+    total = options.frames * model.config.tokens_per_frame
     with watch("simulate and compare"), ThreadPoolExecutor(options.jobs) as pool:
-        jobs = [pool.submit(_run, image, integers, config, prompt, options, gate, observer) for gate in gates]
+        jobs = [
+            pool.submit(_run, image, integers, config, prompt, total, options.memory, gate, observer) for gate in gates
+        ]
         bar = None
         if options.single is not None:
             bar = pool.submit(_single_lane, model, clips, held, options, observer)
+        judged = pool.submit(_qualities, integers, held[:_QUALITY], gates, options, observer)
         results = [job.result() for job in jobs]
         single_lane = None if bar is None else bar.result()
-    with watch("quality"), observer.task("quality of each gate on held-out clips", len(gates)) as update:
-        quality = []
-        for number, gate in enumerate(gates):
-            quality.append(_quality(integers, held[:_QUALITY], gate, options))
-            update(number + 1)
+        quality = judged.result()
     real = held[: config.lanes, : options.frames * model.config.tokens_per_frame]
     return _report(model, options, results, quality, real, single_lane, watch.seconds)
 
@@ -163,16 +167,16 @@ def _name(gate: GateSettings) -> str:
     return "dense" if gate.kind == "never" else f"{gate.kind} {gate.threshold:g}"
 
 
-def _run(image: Image, integers: QuantizedModel, config: AcceleratorConfig, prompt: np.ndarray, options: DemoOptions,
-         gate: GateSettings, observer: Observer) -> _Result:  # fmt: skip
+def _run(image: Image, integers: QuantizedModel, config: AcceleratorConfig, prompt: np.ndarray, total: int,
+         memory: MemorySettings, gate: GateSettings, observer: Observer) -> _Result:  # fmt: skip
     """Let twin and hardware generate a video, and compare them while the hardware runs."""
-    total = options.frames * image.model.tokens_per_frame
-    with observer.task(f"twin, {_name(gate)}", total - 1) as update:
+    name = f"{config.name}, {_name(gate)}"
+    with observer.task(f"twin of {name}", total - 1) as update:
         twin = Twin(integers, len(prompt)).generate(torch.from_numpy(prompt), total, gate, trace=True, progress=update)
     comparator = Comparator(twin)
     with (
-        observer.task(f"RTL, {_name(gate)}", total - 1) as update,
-        VerilatorLink(config, memory_needed(image), options.memory) as link,
+        observer.task(f"RTL {name}", total - 1) as update,
+        VerilatorLink(config, memory_needed(image), memory) as link,
     ):
         driver = Driver(link)
         driver.load(image)
@@ -192,23 +196,28 @@ def _single_lane(model: VideoModel, clips: ClipSource, held: np.ndarray, options
     with observer.task(f"generate Verilog of {config.name}, compile it") as update:
         image = make_image(model, clips, config)
         build_model(config, lambda text, done, total: update(done, total, text))
-    short = DemoOptions(accelerator=config, frames=1, memory=options.memory)
-    n = model.config.tokens_per_frame
-    result = _run(image, quantized_model(image), config, held[:1, : n - 1], short, GateSettings(kind="never"), observer)
+    total = options.single_positions + 1
+    result = _run(image, quantized_model(image), config, held[:1, : total - 1], total, options.memory,
+                  GateSettings(kind="never"), observer)  # fmt: skip
     counters = result.hardware.counters
-    steps = (n - 1) * model.config.layers
+    steps = options.single_positions * model.config.layers
     return {
         "accelerator": config.name,
         "cycles": counters["cycles"],
-        "bandwidth_utilisation": _bus(counters),
+        "bandwidth_utilisation": bandwidth_utilisation(counters),
         "drs_cycles_per_layer": counters["drs_cycles"] / steps,
         "mismatches": result.comparison.mismatches,
     }
 
 
-def _bus(counters: dict[str, int]) -> float:
-    """Return the beats read and written over the cycles."""
-    return sum(value for name, value in counters.items() if name.startswith("beats_")) / counters["cycles"]
+def _qualities(integers: QuantizedModel, clips: np.ndarray, gates: list[GateSettings], options: DemoOptions,
+               observer: Observer) -> list[dict[str, float]]:  # fmt: skip
+    with observer.task("quality of each gate on held-out clips", len(gates)) as update:
+        found = []
+        for number, gate in enumerate(gates):
+            found.append(_quality(integers, clips, gate, options))
+            update(number + 1)
+    return found
 
 
 def _quality(integers: QuantizedModel, clips: np.ndarray, gate: GateSettings, options: DemoOptions) -> dict[str, float]:
@@ -238,7 +247,6 @@ def _report(
         return tokenizer.decode(tokens.reshape(len(tokens), -1, n))
 
     source = pictures(real)
-    elements = config.cores * config.rows * config.cols
     dense = results[0].hardware.counters["cycles"]
     runs = []
     for result, judged in zip(results, quality, strict=True):
@@ -251,8 +259,8 @@ def _report(
                 threshold=None if result.gate.kind == "never" else float(result.gate.threshold),  # type: ignore[arg-type]
                 lanes=len(video), frames=options.frames, cycles=counters["cycles"], drs_cycles=counters["drs_cycles"],
                 replay_ratio_eligible=float(result.hardware.replayed.sum() / max(1, result.hardware.eligible.sum())),
-                replay_ratio_all=twin.total_replay_ratio, bandwidth_utilisation=_bus(counters),
-                mac_utilisation=counters["macs"] / (elements * counters["cycles"]),
+                replay_ratio_all=twin.total_replay_ratio, bandwidth_utilisation=bandwidth_utilisation(counters),
+                mac_utilisation=mac_utilisation(counters, config),
                 speedup=dense / counters["cycles"], operations_compared=result.comparison.operations,
                 integers_compared=result.comparison.integers, tokens_compared=result.comparison.tokens,
                 mismatches=result.comparison.mismatches,

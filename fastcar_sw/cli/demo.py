@@ -69,7 +69,8 @@ def demo(
     options = DemoOptions(
         accelerator=accelerator, single=accelerator_preset("tiny-1"), frames=count, prompt_frames=given,
         thresholds=tuple(thresholds or (4.0, 2.0)), definition=definition, quality_frames=4 if quick else 8,
-        memory=MemorySettings(latency=latency, seed=seed), jobs=min(4, os.cpu_count() or 1),
+        single_positions=15 if quick else 63, memory=MemorySettings(latency=latency, seed=seed),
+        jobs=2 * (os.cpu_count() or 1),
     )  # fmt: skip
     folder = out_folder(out)
     with Reporter() as reporter:

@@ -224,8 +224,12 @@ class ProgramBuilder:
         self._norm(layer.attn_norm.shift, (OpTag.ATTN_NORM, OpTag.ATTN_ACT))
         a.wait(Unit.VECTOR)
         self._linear("query", OpTag.QKV, layer, 0)
+        a.wait(Unit.MATRIX)
+        a.emit(Op.NOP)
+        # Queries are rotated while keys and values are projected.
         self._linear("key", OpTag.QKV, layer, m.q_dim // self.w)
         self._linear("value", OpTag.QKV, layer, (m.q_dim + m.kv_dim) // self.w)
+        self._queries()
         a.wait(Unit.MATRIX)
         a.emit(Op.NOP)
         self._cache()
@@ -261,9 +265,9 @@ class ProgramBuilder:
         a.emit(Op.SET, rc=SLOTS, ra=SLOTS, imm=self.c.lanes * m.tokens_per_frame * lay.slot)
         a.emit(Op.SET, rc=LAYER, ra=LAYER, imm=1)
 
-    def _cache(self) -> None:
-        """Rotate and quantize queries and keys; write keys and values to the cache."""
-        a, m, lay = self.a, self.m, self.layout
+    def _queries(self) -> None:
+        """Rotate and quantize the queries."""
+        a, m = self.a, self.m
         words = m.head_dim // self.w
 
         def body() -> None:
@@ -276,6 +280,15 @@ class ProgramBuilder:
                          imm=word | self.rope_word << 16)  # fmt: skip
                 a.vector(VecFunc.QUANT_ACT, OpTag.QUERY, rc=LANE, n=m.head_dim, off=word,
                          imm=self.queries + head * m.head_dim, eidx=4 + head)  # fmt: skip
+
+        self._lanes(body)
+
+    def _cache(self) -> None:
+        """Rotate and quantize keys, quantize values; write both to the cache."""
+        a, m, lay = self.a, self.m, self.layout
+        words = m.head_dim // self.w
+
+        def body() -> None:
             for head in range(m.kv_heads):
                 word = (m.q_dim + m.kv_dim) // self.w + head * words
                 a.store(StoreFunc.SCATTER, ra=T1, imm=head * lay.key_head, n=1, rd=POSITION)

@@ -61,6 +61,9 @@ class MemorySettings:
                 raise RequestError(f"memory {name} must be {rule}, not {getattr(self, name)!r}")
 
 
+_NAMES = ("tag", "layer", "lane", "count", "addr", "cycle", "data")
+
+
 @dataclass(frozen=True, eq=False)
 class TraceWords:
     """Words that the units wrote, in the order of cycles.
@@ -69,6 +72,8 @@ class TraceWords:
     ----------
     tag, layer, lane, count, addr
         int64 (words,): operation, where, elements that count, address in the unit's memory.
+    cycle
+        int64 (words,): when, modulo 2^32.
     data
         int32 (words, vector_width).
     """
@@ -78,27 +83,25 @@ class TraceWords:
     lane: np.ndarray
     count: np.ndarray
     addr: np.ndarray
+    cycle: np.ndarray
     data: np.ndarray
 
     def __len__(self) -> int:
         return len(self.tag)
 
     def __getitem__(self, part: slice | np.ndarray) -> TraceWords:
-        return TraceWords(
-            self.tag[part], self.layer[part], self.lane[part], self.count[part], self.addr[part], self.data[part]
-        )
+        return TraceWords(*(getattr(self, name)[part] for name in _NAMES))
 
     @classmethod
     def empty(cls, width: int) -> TraceWords:
         """Return a trace of no words of ``width`` elements."""
         none = np.zeros(0, dtype=np.int64)
-        return cls(none, none, none, none, none, np.zeros((0, width), dtype=np.int32))
+        return cls(none, none, none, none, none, none, np.zeros((0, width), dtype=np.int32))
 
     @classmethod
     def join(cls, parts: list[TraceWords]) -> TraceWords:
         """Return one trace of several, in their order."""
-        names = ("tag", "layer", "lane", "count", "addr", "data")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
 
 
 @dataclass(frozen=True, eq=False)

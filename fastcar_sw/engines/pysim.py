@@ -135,7 +135,7 @@ class PysimLink(Link):
         self._dut = dut = Accelerator(config)
         self._memory = _Memory(dut, memory_bytes, config.derived.beat_bytes, memory or MemorySettings())
         self._job: Callable[[Any], Awaitable[None]] | None = None
-        self._words: list[tuple[int, int, int, int, int, tuple[int, ...]]] = []
+        self._words: list[tuple[int, int, int, int, int, int, tuple[int, ...]]] = []
         self._decided: list[tuple[int, int, bool, bool, int]] = []
         self._irq = False
         self._sim = Simulator(dut)
@@ -164,6 +164,7 @@ class PysimLink(Link):
 
     async def _record(self, ctx: Any) -> None:
         dut, width = self._dut, self.config.vector_width
+        cycle = 0
         while True:
             _, _, matrix, vector, decision = await ctx.tick().sample(
                 dut.trace_matrix, dut.trace_vector, dut.trace_gate
@@ -171,11 +172,13 @@ class PysimLink(Link):
             for word in (matrix, vector):
                 if word.valid and word.tag:
                     values = tuple(word.data[i] for i in range(width))
-                    self._words.append((word.tag, word.layer, word.lane, min(word.count, width), word.addr, values))
+                    count = min(word.count, width)
+                    self._words.append((word.tag, word.layer, word.lane, count, word.addr, cycle, values))
             if decision.valid:
                 self._decided.append(
                     (decision.layer, decision.lane, bool(decision.eligible), bool(decision.compute), decision.score)
                 )
+            cycle += 1
 
     def read(self, offset: int) -> int:
         """Return a register."""

@@ -52,7 +52,7 @@ struct Settings {
 // One word of the trace; the layout is known to Python.
 struct Record {
     uint8_t tag, layer, lane, count;
-    uint32_t addr;
+    uint32_t addr, cycle;
     int32_t data[FC_VECTOR_WIDTH];
 };
 
@@ -237,6 +237,7 @@ struct Engine {
         record.lane = static_cast<uint8_t>(lane);
         record.count = static_cast<uint8_t>(count < FC_VECTOR_WIDTH ? count : FC_VECTOR_WIDTH);
         record.addr = addr;
+        record.cycle = static_cast<uint32_t>(cycle);
         std::memcpy(record.data, &data, sizeof record.data);
         records.push_back(record);
     }

@@ -92,7 +92,7 @@ class VerilatorLink(Link):
         self._memory = np.frombuffer(raw, dtype=np.uint8)
         self._record = np.dtype(
             [("tag", "u1"), ("layer", "u1"), ("lane", "u1"), ("count", "u1"), ("addr", "<u4"),
-             ("data", "<i4", (config.vector_width,))]
+             ("cycle", "<u4"), ("data", "<i4", (config.vector_width,))]
         )  # fmt: skip
         self.set_memory(memory or MemorySettings())
 
@@ -166,7 +166,7 @@ class VerilatorLink(Link):
     def take_trace(self) -> TraceWords:
         """Return the words since the last call, and forget them."""
         records = self._array("fc_records", self._record)
-        names = ("tag", "layer", "lane", "count", "addr")
+        names = ("tag", "layer", "lane", "count", "addr", "cycle")
         words = TraceWords(*(records[name].astype(np.int64) for name in names), records["data"].copy())
         self._library.fc_forget_records(self._open())
         return words

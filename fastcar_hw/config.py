@@ -72,6 +72,8 @@ class _Config:
 
     @classmethod
     def _known(cls, data: dict[str, Any]) -> None:
+        if not isinstance(data, dict):
+            raise ConfigError(f"{cls.__name__} must be a table of fields, not {data!r}")
         names = {f.name for f in fields(cls)}
         for key in data:
             if key not in names:
@@ -413,7 +415,7 @@ def load_toml(path: Path) -> tuple[ModelConfig | None, AcceleratorConfig | None]
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from None
     unknown = set(data) - {"model", "accelerator"}
     if unknown:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fastcar_hw.config import AcceleratorConfig
 from fastcar_hw.drs.policy import Definition, GateKind
 from fastcar_hw.errors import ErrorCode
 from fastcar_hw.registers_map import MAGIC, VERSION, register_map
@@ -17,7 +18,7 @@ from .gates import GateSettings
 from .image import Image
 from .sampling import SamplingSettings
 
-__all__ = ["Driver", "EngineState", "HardwareRun", "memory_needed"]
+__all__ = ["Driver", "EngineState", "HardwareRun", "check_request", "memory_needed"]
 
 _PAGE = 4096
 
@@ -84,6 +85,28 @@ def memory_needed(image: Image) -> int:
 
 def _pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
+
+
+def check_request(image: Image, config: AcceleratorConfig, prompt: np.ndarray, total: int, sampling: SamplingSettings,
+                  forced: np.ndarray | None = None) -> None:  # fmt: skip
+    """Raise `RequestError` when `Driver.generate` would, before there is an engine."""
+    model = image.model
+    if not isinstance(total, int) or not 1 <= total <= model.max_seq:
+        raise RequestError(f"total must be an integer in 1..{model.max_seq} (the KV cache), not {total!r}")
+    if prompt.ndim != 2 or not 1 <= prompt.shape[0] <= config.lanes or not 1 <= prompt.shape[1] <= total:
+        raise RequestError(
+            f"prompt must have the shape (1..lanes={config.lanes}, 1..total={total}), not {prompt.shape}"
+        )
+    low, high = int(prompt.min()), int(prompt.max())
+    if low < 0 or high >= model.vocab:
+        raise RequestError(f"prompt tokens must be in 0..{model.vocab - 1}, not {low}..{high}")
+    if sampling.topk > config.topk_max:
+        raise RequestError(f"topk must be at most topk_max={config.topk_max}, not {sampling.topk}")
+    shape = (model.layers, prompt.shape[0])
+    if forced is not None and (forced.ndim != 3 or len(forced) < total - 1 or forced.shape[1:] != shape):
+        raise RequestError(
+            f"forced decisions must have the shape (>= {total - 1}, {shape[0]}, {shape[1]}), not {forced.shape}"
+        )
 
 
 class Driver:
@@ -202,7 +225,7 @@ class Driver:
         layout = image.layout
         gate = GateSettings(kind="never") if gate is None else gate
         sampling = SamplingSettings() if sampling is None else sampling
-        self._check(image, prompt, total, sampling, forced)
+        check_request(image, self._link.config, prompt, total, sampling, forced)
         lanes, given = prompt.shape
         heap = _pages(len(image.memory))
         self._store_inputs(layout, heap, prompt, forced)
@@ -283,26 +306,6 @@ class Driver:
         if self._image is None:
             raise RequestError("an image must be loaded before a video can be generated")
         return self._image
-
-    def _check(self, image: Image, prompt: np.ndarray, total: int, sampling: SamplingSettings,
-               forced: np.ndarray | None) -> None:  # fmt: skip
-        config, model = self._link.config, image.model
-        if not isinstance(total, int) or not 1 <= total <= model.max_seq:
-            raise RequestError(f"total must be an integer in 1..{model.max_seq} (the KV cache), not {total!r}")
-        if prompt.ndim != 2 or not 1 <= prompt.shape[0] <= config.lanes or not 1 <= prompt.shape[1] <= total:
-            raise RequestError(
-                f"prompt must have the shape (1..lanes={config.lanes}, 1..total={total}), not {prompt.shape}"
-            )
-        low, high = int(prompt.min()), int(prompt.max())
-        if low < 0 or high >= model.vocab:
-            raise RequestError(f"prompt tokens must be in 0..{model.vocab - 1}, not {low}..{high}")
-        if sampling.topk > config.topk_max:
-            raise RequestError(f"topk must be at most topk_max={config.topk_max}, not {sampling.topk}")
-        shape = (model.layers, prompt.shape[0])
-        if forced is not None and (forced.ndim != 3 or len(forced) < total - 1 or forced.shape[1:] != shape):
-            raise RequestError(
-                f"forced decisions must have the shape (>= {total - 1}, {shape[0]}, {shape[1]}), not {forced.shape}"
-            )
 
     def _store_inputs(self, layout: Layout, heap: int, prompt: np.ndarray, forced: np.ndarray | None) -> None:
         for position, lane in np.ndindex(prompt.shape[1], prompt.shape[0]):

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fastcar_hw.config import ConfigError
 from fastcar_hw.export import ToolError
+from fastcar_hw.isa import ProgramError
 
 from ..engines.link import EngineError, RequestError
 from ..gates import GateError
@@ -19,22 +20,23 @@ from ..train import TrainError
 from ..video.clips import ClipError
 from ..video.io import VideoError
 from ..video.tokenizer import TokenizerError
-from . import demo
+from . import compare, demo, generate, info, simulate
 from .common import CheckFailed, UsageError
 
 __all__ = ["main"]
 
 #: Bad usage or input: one line, exit code 2.
 _BAD_INPUT = (
-    ClipError, ConfigError, GateError, ImageError, ModelError, RequestError, SamplingError, TokenizerError, ToolError,
-    TrainError, UsageError, VideoError,
+    ClipError, ConfigError, GateError, ImageError, ModelError, ProgramError, RequestError, SamplingError,
+    TokenizerError, ToolError, TrainError, UsageError, VideoError,
 )  # fmt: skip
 
 app = typer.Typer(
     name="fastcar", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
     help="FPGA accelerators for auto-regressive video models, with a bit-exact twin.",
 )  # fmt: skip
-app.command()(demo.demo)
+for _command in (demo.demo, generate.generate, info.info, simulate.simulate, compare.compare):
+    app.command()(_command)
 
 
 @app.callback()
@@ -55,7 +57,7 @@ def run(arguments: list[str] | None = None) -> int:
         return ending.exit_code
     except typer.TyperException as error:
         # Without a subcommand the help was shown, and there is no message.
-        message = str(getattr(error, "message", error))
+        message = error.format_message()
         return _end(message, 2) if message else 2
     except typer.Abort:
         return _end("interrupted", 130)

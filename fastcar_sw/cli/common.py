@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +30,9 @@ __all__ = [
     "SeedOption",
     "UsageError",
     "accelerator_of",
+    "is_special",
+    "json_text",
+    "model_config_of",
     "out_folder",
     "video_model_of",
     "write_json",
@@ -107,17 +110,32 @@ def write_json(path: Path | None, result: dict[str, Any]) -> None:
     """
     if path is None:
         return
-    text = json.dumps(_plain(result), indent=2, allow_nan=False) + "\n"
+    text = json_text(result)
     if str(path) == "-":
         sys.stdout.write(text)
         return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        if is_special(path):
+            path.write_text(text, encoding="utf-8")
+            return
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
         raise UsageError(f"result {path} cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def is_special(path: Path) -> bool:
+    """Return whether a path is a device or a pipe, which is written but never replaced."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def json_text(result: dict[str, Any]) -> str:
+    """Return a result as JSON text; numbers that JSON lacks become null."""
+    return json.dumps(_plain(result), indent=2, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

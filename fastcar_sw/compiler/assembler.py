@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from fastcar_hw.isa import (
     Cond,
@@ -48,11 +49,11 @@ class Assembler:
         """Make the next instruction wait until some units are idle."""
         self._wait |= set(units)
 
-    def emit(self, op: Op, target: str | None = None, **fields: object) -> None:
+    def emit(self, op: Op, target: str | None = None, **fields: Any) -> None:
         """Append an instruction."""
         mask = sum(1 << unit.value for unit in self._wait)
         self._wait = set()
-        self._code.append((Instruction(op=op, wait=mask, **fields), target))  # type: ignore[arg-type]
+        self._code.append((Instruction(op=op, wait=mask, **fields), target))
 
     def load(self, dest: Dest, kind: LoadClass, *, ra: int, imm: int, n: int = 0, rb: int = 0,
              cond: Cond = Cond.ALWAYS, rc: int = 0) -> None:  # fmt: skip
@@ -61,19 +62,19 @@ class Assembler:
             raise ProgramError(f"a load has at most 65535 beats, not {n}")
         self.emit(Op.LOAD, func=dest.value | kind.value << 2, ra=ra, imm=imm, n=n, rb=rb, cond=cond, rc=rc)
 
-    def matmul(self, mode: MatMode, tag: OpTag, *, steps: int, act: int, **fields: object) -> None:
+    def matmul(self, mode: MatMode, tag: OpTag, *, steps: int, act: int, **fields: Any) -> None:
         """Issue a matrix operation over ``steps`` (plus r[ra]) from activation byte ``act``."""
         self.emit(Op.MATMUL, func=mode.value, tag=int(tag), imm=act << 16 | steps, **fields)
 
-    def vector(self, func: VecFunc, tag: OpTag = OpTag.NONE, **fields: object) -> None:
+    def vector(self, func: VecFunc, tag: OpTag = OpTag.NONE, **fields: Any) -> None:
         """Issue a vector pass."""
         self.emit(Op.VECTOR, func=func.value, tag=int(tag), **fields)
 
-    def store(self, func: StoreFunc, **fields: object) -> None:
+    def store(self, func: StoreFunc, **fields: Any) -> None:
         """Issue a store."""
         self.emit(Op.STORE, func=func.value, **fields)
 
-    def gate(self, func: GateFunc, **fields: object) -> None:
+    def gate(self, func: GateFunc, **fields: Any) -> None:
         """Issue a gate command."""
         self.emit(Op.GATE, func=func.value, **fields)
 

@@ -239,13 +239,11 @@ class ProgramBuilder:
         a.wait(Unit.VECTOR)
         self._linear("output", OpTag.OUT, layer, 0)
         # What the MLP needs is asked for while the output projection runs.
-        self._lanes(
-            lambda: (
-                a.load(Dest.VECTOR, LoadClass.REPLAY, ra=T1, imm=0, n=lay.slot // lay.beat, cond=Cond.REPLAY, rc=LANE),
-                a.emit(Op.SET, rc=T1, ra=T1, imm=m.tokens_per_frame * lay.slot),
-            ),
-            lambda: a.emit(Op.SET, rc=T1, ra=SLOTS),
-        )
+        def slots() -> None:
+            a.load(Dest.VECTOR, LoadClass.REPLAY, ra=T1, imm=0, n=lay.slot // lay.beat, cond=Cond.REPLAY, rc=LANE)
+            a.emit(Op.SET, rc=T1, ra=T1, imm=m.tokens_per_frame * lay.slot)
+
+        self._lanes(slots, lambda: a.emit(Op.SET, rc=T1, ra=SLOTS))
         self._weights("mlp_norm", Dest.VECTOR, LoadClass.PARAMS, Cond.ANY)
         for name in ("gate", "up", "down"):
             self._weights(name, Dest.MATRIX, LoadClass.WEIGHTS, Cond.ANY)

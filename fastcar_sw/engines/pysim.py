@@ -273,8 +273,8 @@ class PysimLink(Link):
         words, self._words = self._words, []
         if not words:
             return TraceWords.empty(self.config.vector_width)
-        *numbers, data = zip(*words, strict=True)
-        return TraceWords(*(np.array(column, dtype=np.int64) for column in numbers), np.array(data, dtype=np.int32))
+        tag, layer, lane, count, addr, cycle = np.array([word[:-1] for word in words], dtype=np.int64).T
+        return TraceWords(tag, layer, lane, count, addr, cycle, np.array([word[-1] for word in words], dtype=np.int32))
 
     def take_decisions(self) -> Decisions | None:
         """Return the decisions since the last call, and forget them."""

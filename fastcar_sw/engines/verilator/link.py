@@ -87,9 +87,9 @@ class VerilatorLink(Link):
     ) -> None:  # fmt: skip
         self.config, self.memory_bytes = config, memory_bytes
         self._library = _library(build_model(config, progress))
-        self._engine = ctypes.c_void_p(self._library.fc_new(memory_bytes))
+        self._engine: ctypes.c_void_p | None = ctypes.c_void_p(self._library.fc_new(memory_bytes))
         raw = (ctypes.c_uint8 * memory_bytes).from_address(self._library.fc_memory(self._engine))
-        self._memory = np.frombuffer(raw, dtype=np.uint8)
+        self._memory = np.ctypeslib.as_array(raw)
         self._record = np.dtype(
             [("tag", "u1"), ("layer", "u1"), ("lane", "u1"), ("count", "u1"), ("addr", "<u4"),
              ("cycle", "<u4"), ("data", "<i4", (config.vector_width,))]
@@ -166,8 +166,10 @@ class VerilatorLink(Link):
     def take_trace(self) -> TraceWords:
         """Return the words since the last call, and forget them."""
         records = self._array("fc_records", self._record)
-        names = ("tag", "layer", "lane", "count", "addr", "cycle")
-        words = TraceWords(*(records[name].astype(np.int64) for name in names), records["data"].copy())
+        tag, layer, lane, count, addr, cycle = (
+            records[name].astype(np.int64) for name in ("tag", "layer", "lane", "count", "addr", "cycle")
+        )
+        words = TraceWords(tag, layer, lane, count, addr, cycle, records["data"].copy())
         self._library.fc_forget_records(self._open())
         return words
 

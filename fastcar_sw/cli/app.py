@@ -31,6 +31,9 @@ _BAD_INPUT = (
     TokenizerError, ToolError, TrainError, UsageError, VideoError,
 )  # fmt: skip
 
+#: Exit code after Ctrl-C.
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="fastcar", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
     help="FPGA accelerators for auto-regressive video models, with a bit-exact twin.",
@@ -60,7 +63,7 @@ def run(arguments: list[str] | None = None) -> int:
         message = error.format_message()
         return _end(message, 2) if message else 2
     except typer.Abort:
-        return _end("interrupted", 130)
+        return _end("interrupted", _INTERRUPTED)
     except _BAD_INPUT as error:
         return _end(str(error), 2)
     except CheckFailed as error:
@@ -68,12 +71,15 @@ def run(arguments: list[str] | None = None) -> int:
     except EngineError as error:
         return _end(f"engine stopped: {error}", 1)
     except KeyboardInterrupt:
-        return _end("interrupted", 130)
+        return _end("interrupted", _INTERRUPTED)
     except BrokenPipeError:
         return 1
     except OSError as error:
         # Files that vanish or fill up; everything else that can go wrong with one has its own message.
         return _end(f"{error.filename or 'file'}: {error.strerror or error}", 2)
+    # Typer catches Ctrl-C, too, and gives this code.
+    if result == _INTERRUPTED:
+        return _end("interrupted", _INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 

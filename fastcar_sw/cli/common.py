@@ -77,7 +77,8 @@ class Reporter:
 
     def say(self, text: str) -> None:
         """Print a line with the time since the start."""
-        self.console.print(f"[{time.monotonic() - self._start:6.1f} s] {text}", markup=False, highlight=False)
+        line = f"[{time.monotonic() - self._start:6.1f} s] {text}"
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def task(self, name: str, total: int | None = None) -> Iterator[Callable[..., None]]:

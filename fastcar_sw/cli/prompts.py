@@ -53,9 +53,7 @@ class _Rule(Exception):
 
 def _numpy(path: Path) -> np.ndarray:
     with path.open("rb") as file:
-        tokens = np.load(file, allow_pickle=False)
-        if not isinstance(tokens, np.ndarray):
-            raise _Rule("hold one array, not several")
+        tokens = np.lib.format.read_array(file, allow_pickle=False)
     if tokens.ndim != 2 or tokens.size == 0 or tokens.dtype.kind not in "iu":
         raise _Rule(f"hold integers (lanes, positions), not {tokens.dtype.name} of shape {tokens.shape}")
     return tokens

@@ -184,7 +184,7 @@ def load_model(path: Path | str) -> VideoModel:
         return _assemble(metadata, state)
     except (ModelError, ConfigError, TokenizerError) as error:
         raise ModelError(f"model {path}: {error}") from None
-    except (json.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ModelError(f"model {path} has damaged metadata: {_line(error)}") from None
 
 
@@ -219,6 +219,8 @@ def _assemble(metadata: Mapping[str, str], state: dict[str, Tensor]) -> VideoMod
     _check(config, state, tokenizer)
     state = {name: value.float() for name, value in state.items()}
     training = json.loads(metadata.get(_TRAINING, "{}"))
+    if not isinstance(training, dict):
+        raise ModelError(f"its {_TRAINING!r} must be notes by name, not {training!r}")
     return VideoModel(config=config, state=state, tokenizer=tokenizer, training=training)
 
 

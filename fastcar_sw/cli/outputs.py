@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from ..interrupts import held_interrupts
 from .common import UsageError, is_special, json_text
 
 __all__ = ["Outputs"]
@@ -60,7 +58,7 @@ class Outputs:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                with _uninterrupted():
+                with held_interrupts():
                     self._commit()
         finally:
             self._clean()
@@ -145,26 +143,12 @@ class Outputs:
         if self._stage is not None:
             shutil.rmtree(self._stage, ignore_errors=True)
         for temporary, _ in self._moves:
-            temporary.unlink(missing_ok=True)
+            # An error on the way out would hide the one that led here.
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
         for path in reversed(self._made):
             try:
                 path.rmdir()
             except OSError:
                 # Somebody else uses it by now.
                 break
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait until the context is left."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting: list[int] = []
-    old = signal.signal(signal.SIGINT, lambda number, _: waiting.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, old)
-    if waiting:
-        raise KeyboardInterrupt

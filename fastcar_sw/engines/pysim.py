@@ -18,6 +18,7 @@ from fastcar_hw.accelerator import Accelerator
 from fastcar_hw.config import AcceleratorConfig
 from fastcar_hw.memory.axi import Response
 
+from ..interrupts import held_interrupts
 from .link import Decisions, EngineError, Link, MemorySettings, TraceWords
 
 __all__ = ["PysimLink"]
@@ -159,8 +160,10 @@ class PysimLink(Link):
 
     def _do(self, job: Callable[[Any], Awaitable[None]]) -> None:
         self._job = job
-        while self._job is not None:
-            self._sim.advance()
+        # A coroutine of the simulation that Ctrl-C left in the middle of a job could not be closed.
+        with held_interrupts():
+            while self._job is not None:
+                self._sim.advance()
 
     async def _record(self, ctx: Any) -> None:
         dut, width = self._dut, self.config.vector_width
@@ -257,15 +260,21 @@ class PysimLink(Link):
     def wait(self, cycles: int) -> bool:
         """Let the clock run for at most so many cycles, rounded up to a batch."""
 
-        async def job(ctx: Any) -> None:
-            for _ in range(0, cycles, _BATCH):
-                self._irq = bool(ctx.get(self._dut.irq))
-                if self._irq:
-                    return
-                await ctx.tick().repeat(_BATCH)
+        async def look(ctx: Any) -> None:
             self._irq = bool(ctx.get(self._dut.irq))
 
-        self._do(job)
+        async def work(ctx: Any) -> None:
+            await look(ctx)
+            if not self._irq:
+                # The next job begins a cycle later.
+                await ctx.tick().repeat(_BATCH - 1)
+
+        # A job a batch, so that Ctrl-C need not wait for long.
+        for _ in range(0, cycles, _BATCH):
+            self._do(work)
+            if self._irq:
+                return True
+        self._do(look)
         return self._irq
 
     def take_trace(self) -> TraceWords:

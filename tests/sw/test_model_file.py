@@ -110,8 +110,10 @@ def test_wrong_tensors(saved, change, rule):
     [
         ({}, "another program"),
         ({"fastcar.config": "{"}, "damaged metadata"),
-        ({"fastcar.config": "[1]"}, "ModelConfig|damaged"),
-        ({"fastcar.config": "3"}, "ModelConfig|damaged"),
+        ({"fastcar.config": "[" * 100_000}, "damaged metadata"),
+        ({"fastcar.config": "9" * 5000}, "damaged metadata"),
+        ({"fastcar.config": "[1]"}, "must be a table of fields"),
+        ({"fastcar.config": "3"}, "must be a table of fields"),
         ({"fastcar.config": json.dumps(CONFIG.to_dict() | {"layers": 0})}, "layers"),
         (
             {"fastcar.config": json.dumps(CONFIG.to_dict() | {"layers": 3}), "fastcar.grid": "[2, 2]"},
@@ -120,6 +122,10 @@ def test_wrong_tensors(saved, change, rule):
         ({"fastcar.config": json.dumps(CONFIG.to_dict())}, "fastcar.grid"),
         ({"fastcar.config": json.dumps(CONFIG.to_dict()), "fastcar.grid": "[4, 4]"}, "tokens_per_frame=4"),
         ({"fastcar.config": json.dumps(CONFIG.to_dict()), "fastcar.grid": "7"}, "damaged metadata"),
+        (
+            {"fastcar.config": json.dumps(CONFIG.to_dict()), "fastcar.grid": "[2, 2]", "fastcar.training": "7"},
+            "must be notes by name, not 7",
+        ),
         ({"fastcar.config": json.dumps(CONFIG.to_dict()), "fastcar.grid": '["a", "b"]'}, "grid|damaged"),
     ],
 )

@@ -43,6 +43,10 @@ ACCELERATORS: dict[str, AcceleratorConfig] = {
         AcceleratorConfig.for_model(MODELS["test-gqa"], name="test-gqa", cores=1, rows=2, cols=8, lanes=2,
                                     vector_width=4, weight_fifo_depth=128, burst_beats=16, outstanding=4,
                                     program_words=1024),
+        # As many lanes as there can be, four passes a tile, and the shortest load queue that cannot lock up.
+        AcceleratorConfig.for_model(MODELS["test"], name="test-wide", cores=4, rows=2, cols=8, lanes=32,
+                                    vector_width=4, weight_fifo_depth=256, burst_beats=16, outstanding=4,
+                                    load_queue=4, program_words=512),
         # What the demonstration runs: one beat is 32 weights.
         AcceleratorConfig.for_model(MODELS["traffic"], name="tiny", cores=2, rows=1, cols=32, lanes=4,
                                     vector_width=8, weight_fifo_depth=1024),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastcar_hw.config import AcceleratorConfig
+from fastcar_hw.config import AcceleratorConfig, ConfigError
 from fastcar_hw.isa import (
     Cond,
     CsrIndex,
@@ -490,12 +490,33 @@ def build_program(model: QuantizedModel, config: AcceleratorConfig) -> tuple[lis
 
     Raises
     ------
+    ConfigError
+        When the hardware cannot run the model.
     ProgramError
         When the program does not fit the program memory.
     """
+    config.check_model(model.config)
+    _check_queue(Layout(model.config, config, 1))
     builder = ProgramBuilder(model, config)
     length = len(builder.build(Layout(model.config, config, 1)))
     if length > config.program_words:
         raise ProgramError(f"the program has {length} instructions, but program_words is {config.program_words}")
     layout = Layout(model.config, config, length)
     return builder.build(layout), layout
+
+
+def _check_queue(layout: Layout) -> None:
+    """Raise `ConfigError` where loads could wait for consumers that are not issued yet, for ever.
+
+    In front of the MLP the sequencer issues a load a lane (replay slots), one of gains and three of weights before
+    the passes that take them.  Either the queue holds them all, or the beat FIFO takes the beats of slots and gains,
+    so that at most the three of the weights wait in the queue.
+    """
+    c = layout.config
+    loads = c.lanes + 4
+    beats = c.lanes * layout.slot // layout.beat + layout.beats16(layout.model.hidden) + c.burst_beats
+    if loads > c.load_queue and (beats > c.weight_fifo_depth or c.load_queue < 4):
+        raise ConfigError(
+            f"load_queue must be at least {loads} for lanes={c.lanes}, or weight_fifo_depth at least {beats} with a "
+            f"load_queue of at least 4, not load_queue={c.load_queue} and weight_fifo_depth={c.weight_fifo_depth}"
+        )

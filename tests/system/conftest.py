@@ -19,7 +19,7 @@ from fastcar_sw.sampling import SamplingSettings
 from fastcar_sw.twin import Twin
 
 ENGINES = {"verilator": VerilatorLink, "pysim": PysimLink}
-MAX_CYCLES = 400_000
+MAX_CYCLES = 1_000_000
 PROMPT = 5
 
 

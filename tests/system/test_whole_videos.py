@@ -5,9 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
+from fastcar_hw.config import ConfigError
+from fastcar_hw.presets import accelerator_preset
 from fastcar_sw.compare import compare
 from fastcar_sw.engines.link import MemorySettings
 from fastcar_sw.gates import GateSettings
+from fastcar_sw.image import compile_image
 from fastcar_sw.sampling import SamplingSettings
 
 #: One core and one lane; two cores of two rows; two passes with an odd lane; grouped-query attention.
@@ -115,3 +118,13 @@ def test_cycle_counts(video):
     c = run.counters
     assert c["drs_cycles"] == 2 * 2 * 6
     assert c["beats_weights"] == 3792 and c["macs"] > 0
+
+
+def test_as_many_lanes_as_there_can_be(video):
+    case = video(accelerator="test-wide", lanes=32, total=7, gate=GATES["tas"])
+    check(case)
+    # Loads would wait for ever in a shorter queue (found by simulation), so the compiler refuses it.
+    config = accelerator_preset("test-wide")
+    for change in ({"load_queue": 3}, {"weight_fifo_depth": 128}):
+        with pytest.raises(ConfigError, match="load_queue must be at least 36"):
+            compile_image(case.parts[1], config.replace(**change))

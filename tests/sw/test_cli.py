@@ -1,7 +1,10 @@
 """The command line, in this process: what it writes, what it says, and how it ends."""
 
 import json
+import os
 import re
+import signal
+import threading
 from functools import cache
 
 import numpy as np
@@ -18,7 +21,7 @@ from fastcar_sw.quantize import quantize, random_model
 
 TEST = model_preset("test")
 #: One step of one layer: short enough for Amaranth's simulator.
-SHORT = TEST.replace(name="short", layers=1, tokens_per_frame=2)
+SHORT = TEST.replace(name="short", vocab=8, hidden=8, layers=1, heads=1, kv_heads=1, ffn=8, tokens_per_frame=2)
 FILES = {
     "fastcar.v", "registers.md", "registers.json", "fastcar_registers.h", "accelerator.toml", "memory_map.md",
     "memory_map.json", "model.fcar", "program.txt",
@@ -425,6 +428,19 @@ def test_pysim_compares_and_writes_waveforms(fastcar, files):
     assert fastcar("compare", files / "short.fcar", *arguments, "--prompt", files / "p.json").code == 0
     assert "$enddefinitions" in (files / "w.vcd").read_text()
     assert not [name for name in tree(files) if ".fastcar-" in name]
+
+
+def test_ctrl_c_stops_a_simulation(refused, files):
+    """Wherever it is when the signal comes: the whole run would take half a minute."""
+    before = tree(files)
+    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        refused("simulate", files / "a.fcar", "--engine", "pysim", "--vcd", files / "w.vcd", "--out", files / "x" / "y",
+                "--json", files / "x.json", match="interrupted", code=130)  # fmt: skip
+    finally:
+        timer.cancel()
+    assert tree(files) == before
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])

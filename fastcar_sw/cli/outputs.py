@@ -76,13 +76,15 @@ class Outputs:
         self.path(name).write_bytes(text.encode())
 
     def file(self, final: Path) -> Path:
-        """Return where to write a file that will be ``final``, wherever that is.
+        """Return where to write a file that will be ``final``, wherever that is: in the folder, too.
 
         Raises
         ------
         UsageError
             When it cannot be written.
         """
+        if self._folder is not None and os.path.abspath(final.parent) == os.path.abspath(self._folder):
+            return self.path(final.name)
         temporary = final.parent / f"{self._token}-{len(self._moves)}"
         try:
             if is_special(final):

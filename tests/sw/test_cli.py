@@ -276,6 +276,17 @@ def test_existing_folders_keep_what_else_they_hold(fastcar, files, monkeypatch):
     assert not [name for name in tree(files) if ".fastcar-" in name]
 
 
+def test_the_result_may_be_in_the_folder_that_is_made(fastcar, refused, files):
+    out = files / "x" / "y"
+    arguments = ("simulate", files / "a.fcar", "--engine", "twin", "--out", out, "--json")
+    for _ in range(2):
+        assert fastcar(*arguments, out / "r.json").code == 0
+        assert tree(out) == {"tokens.npy", "counters.json", "r.json"}
+    assert json.loads((out / "r.json").read_text())["engine"] == "twin"
+    (out / "folder").mkdir()
+    refused(*arguments, out / "folder", match="folder cannot be written: it is a folder")
+
+
 def test_places_that_cannot_be_written_are_refused(refused, files, monkeypatch):
     monkeypatch.setattr(generate_command, "to_verilog", lambda _: pytest.fail("the work was done for nothing"))
     before = tree(files)

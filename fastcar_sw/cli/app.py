@@ -20,7 +20,7 @@ from ..train import TrainError
 from ..video.clips import ClipError
 from ..video.io import VideoError
 from ..video.tokenizer import TokenizerError
-from . import compare, demo, generate, info, simulate
+from . import compare, demo, generate, info, quantize, simulate, train
 from .common import CheckFailed, UsageError
 
 __all__ = ["main"]
@@ -38,7 +38,8 @@ app = typer.Typer(
     name="fastcar", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
     help="FPGA accelerators for auto-regressive video models, with a bit-exact twin.",
 )  # fmt: skip
-for _command in (demo.demo, generate.generate, info.info, simulate.simulate, compare.compare):
+for _command in (demo.demo, generate.generate, info.info, simulate.simulate, compare.compare, train.train,
+                 quantize.quantize):
     app.command()(_command)
 
 

@@ -19,6 +19,7 @@ from ..replay_reference import teacher_forced_run
 from ..twin import Twin
 from ..video.clips import ClipSource, TrafficClips
 from ..video.io import read_video
+from ..video.tokenizer import TokenizerError
 from .common import JsonOption, Reporter, SeedOption, UsageError, video_model_of, write_json
 from .tables import print_fields, result_console
 
@@ -65,7 +66,10 @@ def _clips(model: VideoModel, video: Path | None, count: int, seed: int) -> np.n
     if model.tokenizer is None:
         return None
     if video is None:
-        traffic: ClipSource = TrafficClips(model.config.frames, seed, model.config.vocab)
+        try:
+            traffic: ClipSource = TrafficClips(model.config.frames, seed, model.config.vocab)
+        except TokenizerError:
+            return None  # too few tokens for traffic
         same = np.array_equal(traffic.tokenizer.codebook, model.tokenizer.codebook)
         return traffic.held_out(count) if same else None
     rows, columns = model.tokenizer.grid

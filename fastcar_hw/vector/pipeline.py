@@ -75,8 +75,8 @@ class VectorPipeline(wiring.Component):
         What the first shifter gave.
     square : Out, W x u31, at stage `SQUARE_STAGE`
         First products.
-    r : Out, W x s32, at stage `LATENCY`; saturated : Out
-        Results; a shifter clamped an element of the result in the last shifter.
+    r : Out, W x s32, at stage `LATENCY`; saturated : Out, W bits
+        Results; which of them the last shifter clamped.
 
     Notes
     -----
@@ -108,7 +108,7 @@ class VectorPipeline(wiring.Component):
                 "mantissa": Out(data.ArrayLayout(signed(16), w)),
                 "square": Out(data.ArrayLayout(unsigned(31), w)),
                 "r": Out(data.ArrayLayout(signed(32), w)),
-                "saturated": Out(1),
+                "saturated": Out(w),
             }
         )
 
@@ -200,7 +200,7 @@ class VectorPipeline(wiring.Component):
             m.d.comb += [post.en.eq(self.en), post.x.eq(result), post.k.eq(s.k2), post.limit.eq(RoundShift.LIMIT_32)]
             m.d.comb += self.r[i].eq(post.o)
             clamps.append(post.saturated)
-        m.d.comb += self.saturated.eq(Cat(clamps).any())
+        m.d.comb += self.saturated.eq(Cat(clamps))
         return m
 
     def _softmax(self, m: Module, i: int) -> Value:

@@ -9,7 +9,7 @@ from ..isa import Command, Map, VecFunc
 from ..memory.beat_fifo import beat_layout
 from ..memory.words import StoreWord
 from ..numerics.divider import Reciprocal
-from ..numerics.rounding import RoundShift, saturate
+from ..numerics.rounding import RoundShift, clamp_shift, saturate
 from ..numerics.rsqrt import ReciprocalSqrt
 from ..systolic.words import ScoreWord, TraceWord, YWord
 from .gearbox import Gearbox
@@ -64,9 +64,14 @@ class VectorUnit(wiring.Component):
 
     Notes
     -----
-    A pass over n words takes n + `overhead` cycles (SWIGLU: 2 n), one a word; SQUARES adds the reciprocal square root,
-    SOFTMAX an exact division of at most 52 cycles.
+    Passes follow one another every `cycles`: one a word and `overhead`.  From the cycle in which an idle unit takes a
+    command until ``busy`` falls there are `START` more.  A cycle in which ``bytes`` or a missing beat is waited for
+    costs a cycle; what the matrix unit writes costs nothing, but softmax passes begin only when no score is on its way
+    to the maxima.
     """
+
+    #: Cycles that a command spends in an empty queue.
+    START = 2
 
     def __init__(self, config: AcceleratorConfig) -> None:
         self._config = config
@@ -100,7 +105,29 @@ class VectorUnit(wiring.Component):
     @staticmethod
     def overhead(config: AcceleratorConfig) -> int:
         """Cycles of a pass beside its words: look-up, settings, pipeline, reduction, finish."""
-        return _WRITE + tree_latency(config.vector_width) + 7
+        return _WRITE + tree_latency(config.vector_width) + 6
+
+    @classmethod
+    def cycles(cls, config: AcceleratorConfig, func: VecFunc, elements: int, exp_sum: int = 1 << 15) -> int:
+        """Return the cycles of a pass when nothing stalls.
+
+        Parameters
+        ----------
+        config
+            The accelerator.
+        func, elements
+            The pass.
+        exp_sum
+            Sum of the softmax numerators: the exact division takes 52 cycles less one for each of its bits
+            (16 to 31).
+        """
+        words = -(-elements // config.vector_width)
+        extra = {
+            VecFunc.SWIGLU: words - 1,  # two operands a word
+            VecFunc.SQUARES: ReciprocalSqrt.LATENCY + 1,
+            VecFunc.SOFTMAX: 52 - exp_sum.bit_length(),
+        }
+        return words + cls.overhead(config) + extra.get(func, 0)
 
     def elaborate(self, platform: object) -> Module:  # noqa: PLR0915 - one datapath, read from top to bottom
         """Build the module."""
@@ -241,13 +268,14 @@ class VectorUnit(wiring.Component):
         overflow = []
         for i in range(w):
             exact = Signal(signed(33), name=f"exact_{i}")
-            m.d.comb += exact.eq(pipe.r[i] + Mux(adds_x, x_read.data[i], 0))
+            # A mantissa of 2^14 with the exponent 17 is 2^31, one more than the last shifter can say.
+            m.d.comb += exact.eq(pipe.r[i] + Mux(adds_x, x_read.data[i], 0) + (adds_x & pipe.saturated[i]))
             overflow.append(exact[-1] != exact[-2])
             with m.If(en):
                 m.d.sync += result[i].eq(saturate(exact, 32))
             m.d.comb += quantized[i].eq(Mux(result[i] > 127, 127, Mux(result[i] < -127, -127, result[i])))
         with m.If(en):
-            m.d.sync += clamped.eq(~is_quant & (Cat(overflow).any() | pipe.saturated))
+            m.d.sync += clamped.eq(~is_quant & (Cat(overflow).any() | (~adds_x & pipe.saturated.any())))
         out = v[_WRITE]
         m.d.comb += self.saturated.eq(out & en & clamped)
         with m.If(en & v[_WRITE - 2]):
@@ -434,6 +462,7 @@ class VectorUnit(wiring.Component):
 
     def _configure(self, m, func, cmd, settings, e8, e16, ex16, e_header, rsqrt) -> None:
         """Set the pipeline for a pass; what is not named passes the operand through."""
+        shift = clamp_shift(cmd.shift)
         m.d.sync += [
             settings.first.eq(First.PASS),
             settings.second.eq(Second.PASS),
@@ -446,7 +475,7 @@ class VectorUnit(wiring.Component):
         ]
         with m.Switch(func):
             with m.Case(VecFunc.EMBED.value, VecFunc.EMBED_ADD.value):
-                m.d.sync += settings.k0.eq(cmd.shift)
+                m.d.sync += settings.k0.eq(shift)
             with m.Case(VecFunc.SQUARES.value):
                 m.d.sync += [settings.k0.eq(ex16), settings.limit0.eq(RoundShift.LIMIT_SYM16),
                              settings.first.eq(First.SQUARE)]  # fmt: skip
@@ -457,7 +486,7 @@ class VectorUnit(wiring.Component):
                     settings.first.eq(First.SCALAR),
                     settings.k1.eq(rsqrt.h - 14),
                     settings.second.eq(Second.PARAM),
-                    settings.k2.eq(cmd.shift),
+                    settings.k2.eq(shift),
                 ]
             with m.Case(VecFunc.ROPE.value):
                 m.d.sync += [settings.first.eq(First.COSINE), settings.second.eq(Second.SINE), settings.k2.eq(14)]
@@ -477,13 +506,13 @@ class VectorUnit(wiring.Component):
                 m.d.sync += settings.first.eq(First.EXP)
             with m.Case(VecFunc.SWIGLU.value):
                 m.d.sync += [
-                    settings.k0.eq(cmd.a[16:23].as_signed()),
+                    settings.k0.eq(clamp_shift(cmd.a[16:23].as_signed())),
                     settings.limit0.eq(RoundShift.LIMIT_16),
                     settings.first.eq(First.SIGMOID),
-                    settings.k1.eq(cmd.a[24:31].as_signed()),
+                    settings.k1.eq(clamp_shift(cmd.a[24:31].as_signed())),
                     settings.limit1.eq(RoundShift.LIMIT_16),
                     settings.second.eq(Second.OTHER),
-                    settings.k2.eq(cmd.shift),
+                    settings.k2.eq(shift),
                 ]
 
     def _trace(self, m, cmd, strobe, written, result, quantized, writes_x, writes_y, to_act) -> None:

@@ -57,6 +57,7 @@ def test_the_text_says_what_it_is_and_not_where_it_came_from():
 
 
 def test_the_name_of_a_configuration_cannot_leave_its_comment(monkeypatch):
+    monkeypatch.setattr("fastcar_hw.export.verilog.AxiTop", lambda _: None)
     monkeypatch.setattr("fastcar_hw.export.verilog.rtlil.convert", lambda *_, **__: "")
     monkeypatch.setattr("fastcar_hw.export.verilog.run_yosys", lambda _: "/* tool */\nmodule fastcar();\nendmodule\n")
     text = to_verilog(accelerator_preset("test").replace(name="a\nendmodule \\ */ `x"))

@@ -226,13 +226,16 @@ class ProgramBuilder:
         self._linear("query", OpTag.QKV, layer, 0)
         a.wait(Unit.MATRIX)
         a.emit(Op.NOP)
-        # Queries are rotated while keys and values are projected.
+        # Queries are rotated while keys are projected, and keys while values are.
         self._linear("key", OpTag.QKV, layer, m.q_dim // self.w)
-        self._linear("value", OpTag.QKV, layer, (m.q_dim + m.kv_dim) // self.w)
         self._queries()
         a.wait(Unit.MATRIX)
         a.emit(Op.NOP)
-        self._cache()
+        self._linear("value", OpTag.QKV, layer, (m.q_dim + m.kv_dim) // self.w)
+        self._keys()
+        a.wait(Unit.MATRIX)
+        a.emit(Op.NOP)
+        self._values()
         self._decide(layer)
         self._attention(layer)
         self._weights("output", Dest.MATRIX, LoadClass.WEIGHTS)
@@ -281,8 +284,24 @@ class ProgramBuilder:
 
         self._lanes(body)
 
-    def _cache(self) -> None:
-        """Rotate and quantize keys, quantize values; write both to the cache."""
+    def _keys(self) -> None:
+        """Rotate and quantize the keys; write them to the cache."""
+        a, m, lay = self.a, self.m, self.layout
+        words = m.head_dim // self.w
+
+        def body() -> None:
+            for head in range(m.kv_heads):
+                word = m.q_dim // self.w + head * words
+                a.store(StoreFunc.SCATTER, ra=T1, imm=head * lay.key_head + lay.beat, n=1 + m.head_dim, rd=POSITION)
+                a.vector(VecFunc.ROPE, OpTag.ROPE_K, rc=LANE, n=m.head_dim, off=word,
+                         imm=word | self.rope_word << 16)  # fmt: skip
+                a.vector(VecFunc.QUANT_BYTES, OpTag.KEY, rc=LANE, n=m.head_dim, off=word)
+            a.emit(Op.SET, rc=T1, ra=T1, imm=m.kv_heads * lay.key_head)
+
+        self._lanes(body, lambda: a.emit(Op.ADD, rc=T1, ra=KEYS, rb=BLOCK))
+
+    def _values(self) -> None:
+        """Quantize the values; write them, and their exponents (to the key blocks), to the cache."""
         a, m, lay = self.a, self.m, self.layout
         words = m.head_dim // self.w
 
@@ -295,11 +314,6 @@ class ProgramBuilder:
                     a.store(StoreFunc.PACK, ra=T2, imm=offset, n=self.c.cols)
                 a.vector(VecFunc.AMAX, rc=LANE, n=m.head_dim, off=word)
                 a.vector(VecFunc.QUANT_BYTES, OpTag.VALUE, rc=LANE, n=m.head_dim, off=word)
-                word = m.q_dim // self.w + head * words
-                a.store(StoreFunc.SCATTER, ra=T1, imm=head * lay.key_head + lay.beat, n=1 + m.head_dim, rd=POSITION)
-                a.vector(VecFunc.ROPE, OpTag.ROPE_K, rc=LANE, n=m.head_dim, off=word,
-                         imm=word | self.rope_word << 16)  # fmt: skip
-                a.vector(VecFunc.QUANT_BYTES, OpTag.KEY, rc=LANE, n=m.head_dim, off=word)
             a.emit(Op.SET, rc=T1, ra=T1, imm=m.kv_heads * lay.key_head)
             a.emit(Op.SET, rc=T2, ra=T2, imm=m.kv_heads * lay.slices * lay.value_slice)
 

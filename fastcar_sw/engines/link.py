@@ -140,7 +140,7 @@ class Link(ABC):
 
     config: AcceleratorConfig
     memory_bytes: int
-    batch: int = 1 << 20
+    batch: int = 1 << 18
 
     @abstractmethod
     def read(self, offset: int) -> int:

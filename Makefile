@@ -8,7 +8,7 @@ comma := ,
 COMPILER := $(shell command -v c++ || command -v g++ || command -v clang++)
 EXTRAS := $(if $(COMPILER),dev,dev$(comma)zig)
 
-.PHONY: venv demo test lint clean
+.PHONY: venv demo test lint bench clean
 
 venv: $(STAMP)
 
@@ -28,6 +28,10 @@ test: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Speeds of the engines and of the twin, as ratios.
+bench: $(STAMP)
+	$(BIN)/python benchmarks/engines.py
 
 clean:
 	rm -rf build $(VENV)

@@ -72,7 +72,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("Replay ratio", "All", "%rep.\nall", lambda d, r: r.replay_ratio_all, percent, _short_percent,
            "Replayed MLPs over all."),
     Column("Utilisation", "Bandwidth", "%\nbus", lambda d, r: r.bandwidth_utilisation, percent, _short_percent,
-           "Beats read and written over cycles."),
+           "Beats read over cycles."),
     Column("Utilisation", "MACs", "%\nMACs", lambda d, r: r.mac_utilisation, percent, _short_percent,
            "Multiply-accumulates over processing elements times cycles."),
     Column("Utilisation", "DRS cycles", "DRS\ncycles", lambda d, r: r.drs_cycles, count, compact,

@@ -25,7 +25,7 @@ class RunData:
     replay_ratio_eligible, replay_ratio_all
         Replayed MLPs over eligible ones, and over all.
     bandwidth_utilisation
-        Beats read and written over cycles.
+        Beats read over cycles.
     mac_utilisation
         MACs over (PEs * cycles).
     speedup

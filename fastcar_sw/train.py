@@ -151,6 +151,8 @@ class TrainProgress:
         Cross-entropy of the batch in nats a token (weighted as in `TrainOptions`), in the phase ``train``.
     seconds
         Since the training was started.
+    accuracy
+        Share of the batch's tokens that had the largest logit, in the phase ``train``.
     """
 
     phase: str
@@ -158,6 +160,7 @@ class TrainProgress:
     total: int
     loss: float | None = None
     seconds: float = 0.0
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +207,11 @@ def train(options: TrainOptions, progress: Callable[[TrainProgress], object] | N
     """
     started = time.monotonic()
 
-    def report(phase: str, done: int, total: int, loss: float | None = None) -> None:
+    def report(
+        phase: str, done: int, total: int, loss: float | None = None, accuracy: float | None = None
+    ) -> None:
         if progress is not None:
-            progress(TrainProgress(phase, done, total, loss, time.monotonic() - started))
+            progress(TrainProgress(phase, done, total, loss, time.monotonic() - started, accuracy))
 
     config = options.config
     with _threads(options.threads):
@@ -272,7 +277,8 @@ def _optimize(
             for group, rate in zip(optimizer.param_groups, base, strict=True):
                 group["lr"] = rate * factor
         tokens = torch.from_numpy(source.train(options.batch, step))
-        loss = _loss(decoder(tokens[:, :-1]), tokens[:, 1:], weights)
+        logits = decoder(tokens[:, :-1])
+        loss = _loss(logits, tokens[:, 1:], weights)
         decoder.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(others, _CLIP_NORM)
@@ -284,7 +290,8 @@ def _optimize(
                 raise TrainError(
                     f"loss must stay finite, but is {value} at step {step + 1}; lower the learning rates"
                 )
-            report("train", step + 1, options.steps, value)
+            right = float((logits.detach().argmax(-1) == tokens[:, 1:]).double().mean())
+            report("train", step + 1, options.steps, value, right)
             yield step + 1, value
 
 

@@ -17,10 +17,11 @@ from ..quantize import random_tokens
 from ..quantized import QuantizedModel
 from ..replay_reference import teacher_forced_run
 from ..twin import Twin
-from ..video.clips import ClipSource, TrafficClips
+from ..video.clips import ClipSource, TrafficClips, VideoClips
 from ..video.io import read_video
 from ..video.tokenizer import TokenizerError
-from .common import JsonOption, Reporter, SeedOption, UsageError, video_model_of, write_json
+from .common import JsonOption, Reporter, SeedOption, UsageError, video_model_of
+from .outputs import Outputs
 from .tables import print_fields, result_console
 
 __all__ = ["quantize"]
@@ -30,57 +31,60 @@ def quantize(
     model: Annotated[str, typer.Argument(help="Model file, or the name of a shipped model.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File of the integers (.safetensors).")],
     video: Annotated[
-        Path | None, typer.Option("--video", help="Video that calibrates and judges, for a model of one's own.")
+        list[Path] | None, typer.Option("--video", help="Video that a model of one's own was trained on; repeatable.")
     ] = None,
-    clips: Annotated[int, typer.Option(min=1, max=32, help="Clips for calibration, and as many to judge.")] = 4,
+    stride: Annotated[int, typer.Option(min=1, help="Take every so many frames of a video, as in the training.")] = 1,
+    calibration: Annotated[int, typer.Option(min=1, max=256, help="Clips that choose the ranges.")] = 4,
+    clips: Annotated[int, typer.Option(min=1, max=32, help="Held-out clips that judge.")] = 4,
     json_file: JsonOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Quantize a model to 8 bits and compare the twin's predictions with the float reference's.
 
-    The first half of the clips chooses the ranges, the other half judges.  The shipped traffic model has clips of its
-    own; any other takes them from --video, or is calibrated on random tokens and not judged.
+    Ranges come from clips of the training, the judgement from held-out ones.  The traffic model makes its clips itself;
+    any other takes them from --video, whose last tenth is held out as in the training, or else is calibrated on
+    random tokens and not judged.
     """
     if out.suffix != ".safetensors":
         raise UsageError(f"--out must be a file with the suffix .safetensors, not {out}")
     if not out.parent.is_dir():
         raise UsageError(f"folder {out.parent} of --out does not exist")
     loaded = video_model_of(model)
-    tokens = _clips(loaded, video, 2 * clips, seed)
-    with Reporter() as reporter, reporter.task("quantize and judge", 3) as update:
-        calibration = random_tokens(loaded.config, seed=seed) if tokens is None else torch.from_numpy(tokens[:clips])
-        integers = make_integers(loaded.config, loaded.state, calibration, source=model)
-        update(1)
-        integers.save(out)
-        judged = {} if tokens is None else _judge(loaded, integers, torch.from_numpy(tokens[clips:]), update)
-    result = {"file": out, "hash": f"{integers.hash:016x}", "model": loaded.config.to_dict(), "quality": judged}
-    write_json(json_file, result)
+    source = _clips(loaded, video or [], stride, seed)
+    # Places that cannot be written are found before the work, and Ctrl-C leaves neither file.
+    with Outputs(None, json_file) as outputs:
+        temporary = outputs.file(out)
+        with Reporter() as reporter, reporter.task("quantize and judge", 3) as update:
+            tokens = random_tokens(loaded.config, seed=seed)
+            if source is not None:
+                tokens = torch.from_numpy(source.train(calibration, 0))
+            integers = make_integers(loaded.config, loaded.state, tokens, source=model)
+            update(1)
+            integers.save(temporary)
+            judged = {}
+            if source is not None:
+                judged = _judge(loaded, integers, torch.from_numpy(source.held_out(clips)), update)
+        result = {"file": out, "hash": f"{integers.hash:016x}", "model": loaded.config.to_dict(), "quality": judged}
+        outputs.result(result)
     console = result_console(json_file)
     print_fields(console, f"{loaded.config.name} in {out}", {"hash": result["hash"], **judged})
     if not judged:
         console.print("not judged: no clips (see --video)")
 
 
-def _clips(model: VideoModel, video: Path | None, count: int, seed: int) -> np.ndarray | None:
-    """Return clips of tokens, or None when there is no source of them."""
+def _clips(model: VideoModel, videos: list[Path], stride: int, seed: int) -> ClipSource | None:
+    """Return a source of clips, or None when there is none."""
     if model.tokenizer is None:
         return None
-    if video is None:
+    if not videos:
         try:
-            traffic: ClipSource = TrafficClips(model.config.frames, seed, model.config.vocab)
+            traffic = TrafficClips(model.config.frames, seed, model.config.vocab)
         except TokenizerError:
             return None  # too few tokens for traffic
         same = np.array_equal(traffic.tokenizer.codebook, model.tokenizer.codebook)
-        return traffic.held_out(count) if same else None
-    rows, columns = model.tokenizer.grid
-    side = model.tokenizer.codebook.shape[1]
-    frames = read_video(video, size=(rows * side, columns * side))
-    tokens = model.tokenizer.encode(frames).reshape(len(frames), -1)
-    spans = len(frames) // model.config.frames
-    if spans < count:
-        raise UsageError(f"video {video} must have {count * model.config.frames} frames for {count} clips, "
-                         f"not {len(frames)}")  # fmt: skip
-    return tokens[: spans * model.config.frames].reshape(spans, -1)[:count]
+        return traffic if same else None
+    frames = [read_video(path, size=model.tokenizer.frame_shape) for path in videos]
+    return VideoClips(frames, model.tokenizer, model.config.frames, seed, stride)
 
 
 def _judge(model: VideoModel, integers: QuantizedModel, tokens: torch.Tensor,

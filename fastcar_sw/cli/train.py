@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,8 @@ import typer
 
 from ..train import TrainOptions, TrainProgress, TrainResult
 from ..train import train as run_training
-from .common import JsonOption, Reporter, SeedOption, UsageError, write_json
+from .common import JsonOption, Reporter, SeedOption, UsageError
+from .outputs import Outputs
 from .tables import print_fields, result_console
 
 __all__ = ["train"]
@@ -18,12 +20,16 @@ _DEFAULTS = TrainOptions(output=Path("model.safetensors"))
 
 
 def train(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File of the model (.safetensors).")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="File of the model (.safetensors), or a folder that exists.")
+    ],
     video: Annotated[
         list[Path] | None,
         typer.Option("--video", help="Video, GIF, or folder of pictures; several are allowed. Without any: traffic."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the model; that of the file when missing.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model; when missing that of the file, or of what it learns from.")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Optimizer steps.")] = _DEFAULTS.steps,
     batch: Annotated[int, typer.Option(help="Clips of a step.")] = _DEFAULTS.batch,
     frames: Annotated[int, typer.Option(help="Frames of a clip.")] = _DEFAULTS.frames,
@@ -39,6 +45,10 @@ def train(
     muon_rate: Annotated[float, typer.Option(help="Learning rate of the layers' matrices.")] = _DEFAULTS.muon_rate,
     adam_rate: Annotated[float, typer.Option(help="Learning rate of everything else.")] = _DEFAULTS.adam_rate,
     weight_decay: Annotated[float, typer.Option(help="Decay of the layers' matrices.")] = _DEFAULTS.weight_decay,
+    first_frame_weight: Annotated[
+        float, typer.Option(help="Weight of the loss of the first frame, which nobody can foresee.")
+    ] = _DEFAULTS.first_frame_weight,
+    log_every: Annotated[int, typer.Option(help="Steps between two reports.")] = _DEFAULTS.log_every,
     threads: Annotated[int | None, typer.Option(help="Threads of PyTorch.")] = None,
     json_file: JsonOption = None,
     seed: SeedOption = 0,
@@ -48,35 +58,52 @@ def train(
     With --video the frames are cut into patches, a codebook is fitted by k-means, and the last tenth of each video is
     held out for the figures.
     """
+    videos = tuple(video or ())
+    if out.is_dir():
+        name = name or (videos[0].stem if videos else _DEFAULTS.name)
+        out = out / f"{name}.safetensors"
     if out.suffix != ".safetensors":
-        raise UsageError(f"--out must be a file with the suffix .safetensors, not {out}")
+        raise UsageError(f"--out must be a file with the suffix .safetensors, or a folder that exists, not {out}")
     if not out.parent.is_dir():
         raise UsageError(f"folder {out.parent} of --out does not exist")
-    options = TrainOptions(
-        output=out, videos=tuple(video or ()), name=name or out.stem, seed=seed, steps=steps, batch=batch,
-        frames=frames, size=size, patch=patch, vocab=vocab, stride=stride, hidden=hidden, layers=layers, heads=heads,
-        kv_heads=kv_heads, ffn=ffn, muon_rate=muon_rate, adam_rate=adam_rate, weight_decay=weight_decay,
-        threads=threads,
-    )  # fmt: skip
-    with Reporter() as reporter, reporter.task(f"train {options.name}") as update:
-
-        def show(progress: TrainProgress) -> None:
-            loss = "" if progress.loss is None else f", loss {progress.loss:.4f}"
-            left = ""
-            if progress.phase == "train" and progress.done:
-                left = f", {progress.seconds / progress.done * (progress.total - progress.done):.0f} s left"
-            update(progress.done, progress.total, f"{progress.phase}{loss}{left}")
-
-        result = run_training(options, show)
-    record = _result(result)
-    write_json(json_file, record)
+    # Places that cannot be written are found now, not after the training; Ctrl-C leaves neither file.
+    with Outputs(None, json_file) as outputs:
+        options = TrainOptions(
+            output=outputs.file(out), videos=videos, name=name or out.stem, seed=seed, steps=steps, batch=batch,
+            frames=frames, size=size, patch=patch, vocab=vocab, stride=stride, hidden=hidden, layers=layers,
+            heads=heads, kv_heads=kv_heads, ffn=ffn, muon_rate=muon_rate, adam_rate=adam_rate,
+            weight_decay=weight_decay, first_frame_weight=first_frame_weight, threads=threads, log_every=log_every,
+        )  # fmt: skip
+        with Reporter() as reporter, reporter.task(f"train {options.name}") as update:
+            result = run_training(options, _shower(update))
+        record = _result(result, out)
+        outputs.result(record)
     print_fields(result_console(json_file), f"{options.name} in {out}", record["metrics"])
 
 
-def _result(result: TrainResult) -> dict[str, Any]:
+def _shower(update: Callable[..., None]) -> Callable[[TrainProgress], None]:
+    """Return what shows the reports of a training, with loss and remaining time."""
+    start: float | None = None
+
+    def show(progress: TrainProgress) -> None:
+        nonlocal start
+        if progress.phase != "train":
+            start = progress.seconds
+            update(progress.done, progress.total, progress.phase)
+            return
+        # Reading and the codebook took their time once; the steps tell how long the others will take.
+        spent = progress.seconds - (start or 0.0)
+        left = spent / progress.done * (progress.total - progress.done)
+        shown = "" if progress.loss is None else f", loss {progress.loss:.4f}"
+        update(progress.done, progress.total, f"train{shown}, accuracy {progress.accuracy:.3f}, {left:.0f} s left")
+
+    return show
+
+
+def _result(result: TrainResult, out: Path) -> dict[str, Any]:
     return {
         "model": result.model.config.to_dict(),
-        "file": result.path,
+        "file": out,
         "metrics": result.metrics,
         "history": result.history,
         "seconds": result.seconds,

@@ -6,6 +6,7 @@ Needs ``gymnasium[box2d]``, which is no dependency of the package; it is importe
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -89,9 +90,12 @@ def _environment() -> Any:
     # Nobody looks: the simulator must not ask for a screen.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     try:
-        import gymnasium
+        # Box2D's bindings warn while they are imported, and crash the interpreter when warnings are errors.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import gymnasium
 
-        return gymnasium.make("CarRacing-v3", render_mode=None, max_episode_steps=-1)
+            return gymnasium.make("CarRacing-v3", render_mode=None, max_episode_steps=-1)
     except ImportError as error:
         name = error.name or str(error)
         raise VideoError(f"CarRacing needs gymnasium[box2d], of which {name} is missing") from None

@@ -16,8 +16,8 @@ WIDE = AcceleratorConfig(
     name="wide", cores=2, rows=2, cols=16, lanes=3, vector_width=4, weight_fifo_depth=64, burst_beats=16,
     max_hidden=32, max_ffn=48, max_layers=1, max_heads=2, max_head_dim=16, max_seq=48, trace=True,
 )  # fmt: skip
-#: Shortest words; and a single lane with long ones.
-NARROW = WIDE.replace(name="narrow", cols=4, vector_width=2, max_hidden=16, max_ffn=24, max_head_dim=8, max_seq=20)
+#: Shortest words, and passes that are longer than the pipeline; a single lane with long words.
+NARROW = WIDE.replace(name="narrow", cols=4, rows=1, lanes=2, vector_width=2, max_hidden=48, max_head_dim=8, max_seq=40)
 SINGLE = WIDE.replace(name="single", cores=1, rows=1, lanes=1, vector_width=8)
 CONFIGS = [WIDE, NARROW, SINGLE]
 configs = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
@@ -39,6 +39,7 @@ class Maker:
         self.config, self.w = config, config.vector_width
         self.rng = random.Random(seed)
         self.loaded: dict[int, int] = {}  # positions that wait in a score bank
+        self.y_words = config.derived.y_words - 1  # the last word of every lane is left to the traffic
 
     def values(self, count: int, bits: int = 32) -> list[int]:
         """Signed integers of all sizes, extremes included."""
@@ -68,15 +69,11 @@ class Maker:
     def job(self, func: VecFunc) -> Job:
         """Return a pass; of a softmax bank it takes what is loaded."""
         c, g, rng, w = self.config, self.config.derived, self.rng, self.w
-        longest = {
-            VecFunc.ROPE: c.max_head_dim,
-            VecFunc.SWIGLU: c.max_ffn,
-            VecFunc.QUANT_ACT: c.max_ffn,
-            VecFunc.AMAX: c.max_ffn,
-        }.get(func, c.max_hidden) // w
+        ffn = (VecFunc.SWIGLU, VecFunc.QUANT_ACT, VecFunc.AMAX)
+        longest = (c.max_head_dim if func is VecFunc.ROPE else c.max_ffn if func in ffn else c.max_hidden) // w
         words = rng.randrange(1, longest + 1)
         job = Job(
-            func, words * w, lane=rng.randrange(c.lanes), d=rng.randrange(g.y_words - words + 1),
+            func, words * w, lane=rng.randrange(c.lanes), d=rng.randrange(self.y_words - words + 1),
             shift=rng.randrange(-3, 30), tag=rng.randrange(256), layer=rng.randrange(128),
             eidx=rng.randrange(g.ex_slots), map=rng.choice(list(Map)),
         )  # fmt: skip
@@ -99,10 +96,10 @@ class Maker:
                 job.e = exponent(max(map(abs, y)), 16)
                 job.stream = [quant(v, job.e, 16) for v in y]
             case VecFunc.SWIGLU:
-                words = min(words, g.y_words // 2)
+                half = self.y_words // 2
+                words = min(words, half)
                 job.elements = words * w
-                job.d = rng.randrange(g.y_words // 2 - words + 1)
-                job.up = g.y_words // 2 + rng.randrange(g.y_words // 2 - words + 1)
+                job.d, job.up = rng.randrange(half - words + 1), half + rng.randrange(half - words + 1)
                 job.gate_shift, job.silu_shift = rng.randrange(-3, 30), rng.randrange(10, 40)
             case VecFunc.SOFTMAX | VecFunc.QUANT_PROB:
                 job.bank = next(bank for bank in self.loaded)
@@ -133,8 +130,7 @@ class Maker:
             for i in range(job.elements // w)
         }
         free = [(i, a) for i in range(c.lanes) for a in range(c.derived.y_words) if (i, a) not in touched]
-        if free:
-            batch.y_beside = [Word(*place, self.values(w)) for place in self.rng.choices(free, k=8 * len(funcs))]
+        batch.y_beside = [Word(*place, self.values(w)) for place in self.rng.choices(free, k=8 * len(funcs))]
         return batch
 
 

@@ -26,7 +26,8 @@ class BeatPort(wiring.Signature):
         Strobe: free every beat read so far, a transfer in the same cycle included.
     rewind : In
         Strobe: read again from the first beat that was not freed.  No transfer happens in that cycle (the FIFO holds
-        ``valid`` low), and three cycles are lost until the beats come again.
+        ``valid`` low), and three cycles are lost until the beats come again.  Never together with ``commit``, and not
+        after another consumer was offered a beat: whoever takes it frees all beats before it, too.
     """
 
     def __init__(self, config: AcceleratorConfig) -> None:
@@ -55,8 +56,8 @@ class BeatFifo(wiring.Component):
         The matrix unit's beats.
     vector, ctrl : Out, streams of beats
         The other consumers; a transfer frees the beat.
-    freed : Out
-        Strobe a cycle: ``freed_count`` beats were freed (for the credits of the prefetcher).
+    freed_count : Out
+        Beats that are freed in this cycle (for the credits of the prefetcher).
     level : Out
         Beats that are not freed.
     flush : In
@@ -64,8 +65,14 @@ class BeatFifo(wiring.Component):
 
     Notes
     -----
-    One beat a cycle in and out; two cycles from ``i`` to an output; three cycles are lost by a rewind.
+    One beat a cycle in and out.  A beat leaves the empty FIFO `LATENCY` cycles after it came, so that many places are
+    the least for this rate.  A rewind costs `REWIND` cycles.
     """
+
+    #: Cycles from the transfer of a beat into the empty FIFO to its transfer out of it.
+    LATENCY = 3
+    #: Cycles without a transfer that a rewind costs, its own included.
+    REWIND = 3
 
     def __init__(self, config: AcceleratorConfig) -> None:
         self._config = config

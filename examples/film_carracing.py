@@ -3,7 +3,8 @@
     python examples/film_carracing.py frames --frames 8000
     fastcar train --video frames/00.npy --video frames/01.npy ... --vocab 512 --out carracing.safetensors
 
-Each episode becomes an array file, uint8 (frames, 64, 64, 3).  Gymnasium is under the MIT licence.
+Each episode becomes an array file, uint8 (frames, 64, 64, 3).  Gymnasium is under the MIT licence.  The card of the
+shipped model ``carracing`` has the whole command.
 """
 
 from pathlib import Path

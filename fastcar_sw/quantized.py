@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from fastcar_hw.config import ModelConfig
 
@@ -246,7 +246,8 @@ class QuantizedModel:
             "hash": f"{self.hash:016x}",
         }
         try:
-            save_file({name: np.ascontiguousarray(a) for name, a in self.arrays()}, path, metadata=metadata)
+            # Not `save_file`, which lets nobody but the owner read the file.
+            path.write_bytes(save({name: np.ascontiguousarray(a) for name, a in self.arrays()}, metadata=metadata))
         except (OSError, SafetensorError) as error:
             raise ModelError(f"quantized model {path} cannot be written: {error}") from None
 

@@ -150,7 +150,7 @@ def test_generate_adds_trace_ports(fastcar, tmp_path, monkeypatch):
         (("--target", "vhdl"), "--target must be one of verilog, not 'vhdl'"),
         (("--config", "nix"), "unknown accelerator preset 'nix'; presets are test, "),
         (("--config", "nix.toml"), "configuration file nix.toml cannot be read: No such file"),
-        (("--model", "nix"), "shipped model must be one of traffic, not 'nix'"),
+        (("--model", "nix"), "shipped model must be one of carracing, traffic, not 'nix'"),
         (("--model", "traffic"), "model hidden must be at most 16 on accelerator 'test', not 128"),
         (("--model", "nix.safetensors"), "model nix.safetensors does not exist"),
         (("--calibration", "x.npy"), "--calibration needs a --model"),

@@ -175,7 +175,7 @@ def test_models_are_checked_when_made(model):
 
 def test_shipped_model():
     """The figures of the model card, on fewer clips."""
-    with pytest.raises(ModelError, match="one of traffic"):
+    with pytest.raises(ModelError, match="one of carracing, traffic, not"):
         shipped_model("cars")
     path = shipped_model()
     assert path.stat().st_size <= 5_000_000 and path.with_suffix(".md").is_file()

@@ -60,7 +60,7 @@ def prove(formal_path: Path, tmp_path: Path):
     A run that neither passes nor finds a counterexample is an error of the harness, and raises.
     """
 
-    def run(design, *, depth: int, mode: str = "prove", timeout: int = 120, solver: str = "z3"):
+    def run(design, *, depth: int, mode: str = "prove", timeout: int = 800, solver: str = "z3"):
         (tmp_path / "design.il").write_text(rtlil.convert(design, name="top"), encoding="utf-8")
         script = _SCRIPT.format(mode=mode, depth=depth, timeout=timeout, solver=solver)
         (tmp_path / "job.sby").write_text(script, encoding="utf-8")

@@ -4,7 +4,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from vector_bench import Batch, Stalls, bench, places
 from vector_passes import NARROW, SINGLE, WIDE, Maker, check, configs
-from vector_reference import BANKED, Job, Reference, X
+from vector_reference import BANKED, STREAMING, Job, Reference, X
 
 from fastcar_hw.isa import VecFunc
 from fastcar_hw.vector import VectorUnit
@@ -59,6 +59,13 @@ def test_random_passes_with_random_stalls(config, seed, funcs, pauses):
     maker = Maker(config, seed)
     batches = [Batch([], y=maker.y())] + [maker.batch(list(names)) for names in funcs]
     check(config, batches, Stalls(seed, *pauses))
+
+
+@configs
+def test_streams_and_their_headers_are_waited_for(config):
+    maker = Maker(config, 8)
+    jobs = [maker.job(func) for func in (*STREAMING, *STREAMING[::-1]) for _ in range(2)]
+    check(config, [Batch(jobs)], Stalls(9, beats=0.9))
 
 
 @configs

@@ -122,7 +122,7 @@ class BeatFifo(wiring.Component):
         rewind = self.matrix.rewind
         m.d.comb += [
             read.addr.eq(fetched[:bits]),
-            read.en.eq((fetched != tail) & ((count + coming) - transfer < 2) & ~rewind),
+            read.en.eq((fetched != tail) & ((count + coming) - transfer < 2)),
         ]
         m.d.sync += coming.eq(read.en)
         with m.If(read.en):

@@ -129,7 +129,8 @@ class Prefetcher(wiring.Component):
         with m.FSM() as fsm:
             m.d.comb += [
                 self.busy.eq(frame.waiting | ~fsm.ongoing("ACCEPT")),
-                self.quiet.eq(~fsm.ongoing("ASK") & ~frame.in_flight),
+                # A burst counts from the cycle before its request is offered.
+                self.quiet.eq(~frame.in_flight),
             ]
             with m.State("ACCEPT"):
                 m.d.comb += frame.next.ready.eq(1)
@@ -162,7 +163,7 @@ class Prefetcher(wiring.Component):
                 with m.If(ar.ready):
                     m.d.sync += [addr.eq(addr + (length << shift)), left.eq(left - length)]
                     m.next = "SIZE"
-                    with m.If((left == length) | frame.stop):
+                    with m.If(left == length):
                         m.next = "ACCEPT"
 
         r = self.axi.r

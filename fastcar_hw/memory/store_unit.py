@@ -168,10 +168,12 @@ class StoreUnit(wiring.Component):
                     m.next = "FILL"
                     with m.If(scatter):
                         m.next = "SEND"
+                # Once offered, a request stays until it is taken; one that waits for its place in flight is given up.
+                with m.If(stop & ~aw.valid):
+                    m.next = "ACCEPT"
             with m.State("FILL"):
                 # Words are gathered until the beat is full or the data end; the rest stays zero.
                 with m.If(stop):
-                    m.d.comb += self.bytes.ready.eq(1)
                     m.next = "SEND"
                 with m.Elif(pack):
                     m.d.comb += self.bytes.ready.eq(1)
@@ -191,7 +193,7 @@ class StoreUnit(wiring.Component):
                     m.d.sync += buffer.eq(word)
                     m.next = "SEND"
             with m.State("SEND"):
-                m.d.comb += [w.valid.eq(~scatter | self.bytes.valid | stop), self.bytes.ready.eq(void)]
+                m.d.comb += w.valid.eq(~scatter | self.bytes.valid | stop)
                 with m.If(w.valid & w.ready):
                     m.d.comb += self.beat_strobe.eq(~void)
                     m.d.sync += beat.eq(beat + 1)
@@ -202,7 +204,7 @@ class StoreUnit(wiring.Component):
                             m.d.sync += position.eq(0)
                     with m.If(beat == length):
                         m.next = "ACCEPT"
-                        with m.If((beats_left != 0) & ~stop):
+                        with m.If(beats_left != 0):
                             m.next = "SIZE"
                     with m.Elif(~scatter):
                         m.next = "FILL"

@@ -16,12 +16,13 @@ from fastcar_hw.memory.beat_fifo import BeatFifo
 class Tile:
     """Beats that the matrix unit reads ``passes`` times before it frees them.
 
-    They are freed with the last transfer, or ``late`` cycles after it.
+    They are freed with the last transfer, or ``late`` cycles after it; they come ``gap`` cycles after those before.
     """
 
     beats: int
     passes: int = 1
     late: int = 0
+    gap: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class FifoBench(Bench):
         port, depth = self.dut.i, self.config.weight_fifo_depth
         for entry, numbers in self.numbered():
             dest = Dest.MATRIX if isinstance(entry, Tile) else entry.dest
+            for _ in range(getattr(entry, "gap", 0)):
+                await ctx.tick()
             for number in numbers:
                 while self.pauses[0]() or len(self.filled) - self.freed == depth:
                     await ctx.tick()
@@ -234,6 +237,14 @@ def test_a_rewind_costs_three_cycles(beats):
     b.check()
     one_pass = [1] * (beats - 1) + [1 + BeatFifo.REWIND]
     assert in_a_row(b.cycles[Dest.MATRIX][: 3 * beats]) == (one_pass * 3)[:-1]
+
+
+@pytest.mark.parametrize("gap", range(8))
+def test_a_beat_comes_while_others_are_read_again(gap):
+    """In every cycle around the rewind, so also when it is fetched in that very cycle."""
+    b = bench()
+    b.run([Tile(2, passes=2), Tile(1, gap=gap), Others(Dest.VECTOR, 1), Tile(3)])
+    b.check()
 
 
 def test_nothing_is_freed_before_the_last_pass():

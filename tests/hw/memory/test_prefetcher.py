@@ -347,6 +347,7 @@ def test_an_error_response(response):
         assert ctx.get(unit.error) == ErrorCode.READ_BUS
         assert ctx.get(unit.error_address) == 0x2010
         assert ctx.get(b.fifo.level) == 0
+        assert sum(b.classes.values()) == 6
         await ctx.tick().repeat(30)
         # The third burst was in flight when the error came; no other was asked for.
         assert [burst.addr for burst in b.memory.requests] == [0x2000, 0x2010, 0x2020]

@@ -80,11 +80,13 @@ def test_gearbox_hands_out_words_and_drops_what_is_left(pause):
                 cycles += 1
                 if ready and valid:
                     got.append(list(word))
-            ctx.set(dut.o.ready, 0)
             assert got == vector
-            # A strobe: a beat that was used up has left already, and the next one stays.
+            # A strobe: a beat that was used up has left already, and the next one stays, also for a ready consumer.
+            ctx.set(dut.o.ready, 1)
             ctx.set(dut.drop, 1)
-            await ctx.tick()
+            _, _, valid = await ctx.tick().sample(dut.o.valid)
+            assert not valid
+            ctx.set(dut.o.ready, 0)
             ctx.set(dut.drop, 0)
 
     run(dut, take, feed)

@@ -146,15 +146,18 @@ class Bench:
             unit.y_write: ([vars(word) for word in batch.y_beside], stalls.traffic, {"addr": 1}),
             unit.s_write: ([vars(word) for word in batch.scores_beside], stalls.traffic, {"first": 1, "mask": 1}),
         }
-        offered = dict.fromkeys(sources, False)
+        offered, shown = dict.fromkeys(sources, False), dict.fromkeys(sources, True)
         accepted = ended = None
         waiting = None
         cycle = 0
         limit = 3000 + 200 * len(commands) + 100 * sum(len(items) for items, _, _ in sources.values())
         while cycle < limit:
             for port, (items, pause, junk) in sources.items():
-                if not offered[port]:
-                    offered[port] = bool(items) and (not pause or rng.random() >= pause)
+                if offered[port]:
+                    continue
+                offered[port] = bool(items) and (not pause or rng.random() >= pause)
+                if offered[port] or shown[port]:
+                    shown[port] = offered[port]
                     ctx.set(port.payload, items[0] if offered[port] else junk)
                     ctx.set(port.valid, offered[port])
             ready = not stalls.bytes or rng.random() >= stalls.bytes

@@ -122,7 +122,7 @@ class Image:
             temporary.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: Path) -> Image:
+    def load(cls, path: Path | str) -> Image:
         """Read a container and check everything that can be checked.
 
         Raises
@@ -131,7 +131,7 @@ class Image:
             When it is unreadable, foreign, truncated or damaged.
         """
         try:
-            raw = path.read_bytes()
+            raw = Path(path).read_bytes()
         except OSError as error:
             raise ImageError(f"image {path} cannot be read: {error.strerror}") from None
         try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import warnings
 
 import typer
+from amaranth.hdl import UnusedElaboratable
 from rich.console import Console
 
 from fastcar_hw.config import ConfigError
@@ -49,7 +52,9 @@ def _group() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command and exit: 0 success, 1 a check failed, 2 bad usage or input."""
+    """Run the command and exit: 0 success, 1 a check failed, 2 bad usage or input, 130 interrupted."""
+    # A job manager's request to end is Ctrl-C by another name: what is half-written goes away.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     sys.exit(run(arguments))
 
 
@@ -86,6 +91,9 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _end(message: str, code: int) -> int:
     """Print one line on standard error and return the exit code."""
+    if code == _INTERRUPTED:
+        # A design whose elaboration was cut short is nobody's mistake.
+        warnings.simplefilter("ignore", UnusedElaboratable)
     Console(stderr=True, soft_wrap=True).print(f"fastcar: error: {' '.join(message.split())}", markup=False,
                                                highlight=False)  # fmt: skip
     return code

@@ -4,7 +4,10 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
+import time
 from functools import cache
 
 import numpy as np
@@ -452,6 +455,22 @@ def test_ctrl_c_stops_a_simulation(refused, files):
     finally:
         timer.cancel()
     assert tree(files) == before
+
+
+def test_a_request_to_end_leaves_nothing_half_written(files, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    command = [sys.executable, "-c", "from fastcar_sw.cli import main; main()", "simulate", str(files / "a.fcar"),
+               "--engine", "pysim", "--vcd", str(out / "w.vcd"), "--out", str(out / "x")]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(out.iterdir()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and said.strip().endswith("interrupted")
+    assert not list(out.iterdir())
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])

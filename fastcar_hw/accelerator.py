@@ -139,9 +139,9 @@ class Accelerator(wiring.Component):
                 self.trace_gate.eq(gate.trace),
                 self.trace_token.eq(sampler.trace),
             ]
-            # What units still write after an error is no part of a run.
+            # What units still write after an error, until the next start resets them, is no part of a run.
             for trace in (self.trace_matrix, self.trace_vector, self.trace_gate, self.trace_token):
-                with m.If(~registers.status_running):
+                with m.If(prefetcher.halt):
                     m.d.comb += trace.valid.eq(0)
         return m
 
@@ -182,15 +182,24 @@ class Accelerator(wiring.Component):
     def _control(self, m, registers, sequencer, gate, sampler, prefetcher, store, beats, flush, go) -> None:
         """Start, stop, errors."""
         bus_error = Signal(ErrorCode)
-        m.d.comb += bus_error.eq(
+        m.d.sync += bus_error.eq(
             Mux(prefetcher.error != ErrorCode.NONE, prefetcher.error.as_value(), store.error.as_value())
         )
+        with m.If(flush):
+            m.d.sync += bus_error.eq(ErrorCode.NONE)
         active = Signal()
+        # A stop is remembered until it has had its effect, wherever the start before it is.
+        start, stop = Signal(), Signal()
+        # The reason of a stop reaches the host while the engine still counts as running.
+        error = Signal(ErrorCode)
+        m.d.comb += registers.error.eq(error)
+        m.d.sync += error.eq(ErrorCode.NONE)
+        m.d.sync += [start.eq(registers.control_start), stop.eq(stop | registers.control_stop), flush.eq(0)]
         m.d.comb += [
             prefetcher.halt.eq(~active),
             store.halt.eq(~active),
             sequencer.start.eq(go),
-            sequencer.stop.eq(registers.control_stop),
+            sequencer.stop.eq(stop),
             sequencer.abort.eq(bus_error != ErrorCode.NONE),
             sampler.start.eq(go),
             gate.clear.eq(registers.clear),
@@ -200,18 +209,21 @@ class Accelerator(wiring.Component):
             self.irq.eq(registers.irq),
         ]
         with m.FSM() as fsm:
-            m.d.comb += registers.status_running.eq(~fsm.ongoing("IDLE"))
+            m.d.comb += registers.status_running.eq(~fsm.ongoing("IDLE") | start)
             with m.State("IDLE"):
-                with m.If(registers.control_start):
+                m.d.sync += stop.eq(start & registers.control_stop)
+                with m.If(start):
                     m.next = "SETTLE"
             with m.State("SETTLE"):
                 # What an aborted run left on the bus drains first; then everything is fresh.
-                with m.If(registers.control_stop):
-                    m.d.comb += registers.error.eq(ErrorCode.STOPPED)
-                    m.next = "IDLE"
+                with m.If(stop):
+                    m.d.sync += error.eq(ErrorCode.STOPPED)
+                    m.next = "WAIT_STOP"
                 with m.Elif(prefetcher.quiet & store.quiet & ~gate.busy):
-                    m.d.comb += flush.eq(1)
-                    m.next = "GO"
+                    m.d.sync += flush.eq(1)
+                    m.next = "FLUSH"
+            with m.State("FLUSH"):
+                m.next = "GO"
             with m.State("GO"):
                 m.d.comb += [go.eq(1), active.eq(1)]
                 m.next = "RUN"
@@ -221,13 +233,13 @@ class Accelerator(wiring.Component):
                     m.d.comb += registers.done.eq(1)
                     m.next = "IDLE"
                 with m.Elif(bus_error != ErrorCode.NONE):
-                    m.d.comb += registers.error.eq(bus_error)
+                    m.d.sync += error.eq(bus_error)
                     m.next = "WAIT_STOP"
                 with m.Elif(sequencer.error != ErrorCode.NONE):
-                    m.d.comb += registers.error.eq(sequencer.error)
+                    m.d.sync += error.eq(sequencer.error)
                     m.next = "WAIT_STOP"
-                with m.Elif(registers.control_stop):
-                    m.d.comb += registers.error.eq(ErrorCode.STOPPED)
+                with m.Elif(stop):
+                    m.d.sync += error.eq(ErrorCode.STOPPED)
                     m.next = "WAIT_STOP"
             with m.State("WAIT_STOP"):
                 with m.If(~sequencer.running):
@@ -246,7 +258,8 @@ class Accelerator(wiring.Component):
     def _statistics(self, m, registers, sequencer, gate, matrix, vector, prefetcher, store, units) -> None:
         """Feed the counters."""
         del units
-        m.d.comb += [
+        # Counts arrive a cycle late, after their sums over many places.
+        m.d.sync += [
             registers.count_stall_beats.eq(matrix.starved),
             registers.count_stall_drain.eq(matrix.held),
             registers.count_stall_sequencer.eq(sequencer.waiting),
@@ -259,4 +272,4 @@ class Accelerator(wiring.Component):
         ]
         for kind in LoadClass:
             count = getattr(registers, f"count_beats_{kind.name.lower()}")
-            m.d.comb += count.eq(prefetcher.beat_strobe & (prefetcher.beat_class == kind))
+            m.d.sync += count.eq(prefetcher.beat_strobe & (prefetcher.beat_class == kind))

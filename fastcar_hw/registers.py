@@ -109,6 +109,8 @@ class RegisterBlock(wiring.Component):
             access.high.eq(high),
             counters.select.eq(access.counter),
         ]
+        # Accesses are legal or not in one cycle and take effect in the next.
+        m.d.sync += access.write.eq(0)
         with m.FSM():
             with m.State("IDLE"):
                 # A write needs both of its halves; it goes before a read.
@@ -124,7 +126,7 @@ class RegisterBlock(wiring.Component):
                 with m.Elif(axi.ar.valid):
                     m.next = "READ"
             with m.State("WRITE"):
-                m.d.comb += access.write.eq(access.writable)
+                m.d.sync += access.write.eq(access.writable)
                 m.d.sync += response.eq(Mux(access.writable, Response.OKAY, Response.SLVERR))
                 m.next = "WRITTEN"
             with m.State("WRITTEN"):
@@ -227,8 +229,8 @@ class RegisterBlock(wiring.Component):
         """Start, end, first error, interrupt."""
         code, failed = inner["error_code"], self.error != ErrorCode.NONE
         start = self.control_start
+        m.d.sync += self.clear.eq(start | self.control_clear_counters)
         m.d.comb += [
-            self.clear.eq(start | self.control_clear_counters),
             inner["status_error"].eq(code != ErrorCode.NONE),
             self.irq.eq(
                 (inner["irq_pending_done"] & inner["irq_enable_done"])

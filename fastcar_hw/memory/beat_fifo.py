@@ -1,5 +1,7 @@
 """The rewindable beat FIFO between the prefetcher and its three consumers."""
 
+import itertools
+
 from amaranth.hdl import Module, Signal, unsigned
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -57,7 +59,7 @@ class BeatFifo(wiring.Component):
     vector, ctrl : Out, streams of beats
         The other consumers; a transfer frees the beat.
     freed_count : Out
-        Beats that are freed in this cycle (for the credits of the prefetcher).
+        Beats that were freed in the cycle before (for the credits of the prefetcher).
     level : Out
         Beats that are not freed.
     flush : In
@@ -114,29 +116,29 @@ class BeatFifo(wiring.Component):
         with m.If(write.en):
             m.d.sync += tail.eq(tail + 1)
 
-        # Two words of look-ahead hide the latency of the memory: one on its way, one or two waiting.
-        front, second = Signal(self._tagged), Signal(self._tagged)
-        count = Signal(2)
+        # Words of look-ahead hide the latency of the memory: one on its way, and up to three waiting, so that a read
+        # need not know whether a word leaves in the same cycle.
+        waiting = [Signal(self._tagged, name=f"waiting_{n}") for n in range(3)]
+        front = waiting[0]
+        count = Signal(range(len(waiting) + 1))
         coming = Signal()
         transfer = Signal()
         rewind = self.matrix.rewind
         m.d.comb += [
             read.addr.eq(fetched[:bits]),
-            read.en.eq((fetched != tail) & ((count + coming) - transfer < 2)),
+            read.en.eq((fetched != tail) & (count + coming < len(waiting))),
         ]
         m.d.sync += coming.eq(read.en)
         with m.If(read.en):
             m.d.sync += fetched.eq(fetched + 1)
-        remain = Signal(2)
+        remain = Signal.like(count)
         m.d.comb += remain.eq(count - transfer)
         m.d.sync += count.eq(remain + coming)
         with m.If(transfer):
-            m.d.sync += front.eq(second)
-        with m.If(coming):
-            with m.If(remain == 0):
-                m.d.sync += front.eq(read.data)
-            with m.Else():
-                m.d.sync += second.eq(read.data)
+            m.d.sync += [word.eq(behind) for word, behind in itertools.pairwise(waiting)]
+        for place, word in enumerate(waiting):
+            with m.If(coming & (remain == place)):
+                m.d.sync += word.eq(read.data)
 
         valid = (count != 0) & ~rewind
         ports = {Dest.MATRIX: self.matrix.stream, Dest.VECTOR: self.vector, Dest.CTRL: self.ctrl}
@@ -153,11 +155,10 @@ class BeatFifo(wiring.Component):
         other = transfer & (front.dest != Dest.MATRIX)
         with m.If(self.matrix.commit | other):
             m.d.comb += next_base.eq(head + transfer)
-        m.d.comb += self.freed_count.eq((next_base - base)[: bits + 1])
-        m.d.sync += base.eq(next_base)
+        m.d.sync += [base.eq(next_base), self.freed_count.eq((next_base - base)[: bits + 1])]
 
         with m.If(rewind):
             m.d.sync += [fetched.eq(base), head.eq(base), count.eq(0), coming.eq(0)]
         with m.If(self.flush):
-            m.d.sync += [tail.eq(0), fetched.eq(0), head.eq(0), base.eq(0), count.eq(0), coming.eq(0)]
+            m.d.sync += [signal.eq(0) for signal in (tail, fetched, head, base, count, coming, self.freed_count)]
         return m

@@ -86,8 +86,8 @@ class Prefetcher(wiring.Component):
         """
         # A request follows two cycles after the last beat of the burst whose place in flight it takes.
         in_flight = (config.outstanding - 1) * config.burst_beats - 1
-        # Room is reserved a burst at a time, a cycle before the request, and free again four cycles after the beat.
-        room = config.weight_fifo_depth - config.burst_beats - 4
+        # Room is reserved a burst at a time, a cycle before the request, and free again five cycles after the beat.
+        room = config.weight_fifo_depth - config.burst_beats - 5
         return min(in_flight, room)
 
     def elaborate(self, platform: object) -> Module:

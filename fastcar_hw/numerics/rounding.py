@@ -1,5 +1,7 @@
 """The one rounding rule in gates: shift right, add half, saturate (docs/numerics.md, section 1)."""
 
+import itertools
+
 from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -159,18 +161,28 @@ class RoundShift(wiring.Component):
         rounded = Signal(signed(33))
         m.d.comb += rounded.eq(fine[1:33].as_signed() + fine[0])
         fits, limit = Signal(), Signal(signed(32))
+        # What all limits ask of the bits between their edges is found once, beside the adder.
+        edges = (0, *sorted(set(self.LIMIT_BITS)), self._KEPT)
+        none, full, full_but_first = (Signal(len(edges) - 1, name=name) for name in ("none", "full", "full_but_first"))
+        for number, (low, high) in enumerate(itertools.pairwise(edges)):
+            m.d.comb += [
+                none[number].eq(fine[low:high] == 0),
+                full[number].eq(fine[low:high].all()),
+                full_but_first[number].eq(fine[low + 1 : high].all() & ~fine[low]),
+            ]
         with m.Switch(limit2):
             for code, bits in enumerate(self.LIMIT_BITS):
                 with m.Case(code):
                     high = (1 << (bits - 1)) - 1
                     # The half makes the largest value overflow, and lets the value below the smallest fit.
-                    ones = fine[:bits].all()
-                    positive = (fine[bits:] == 0) & ~ones
-                    inside = fine[bits:].all()
+                    edge = edges.index(bits)
+                    ones = full[:edge].all()
+                    positive = none[edge:].all() & ~ones
+                    inside = full[edge:].all()
                     if code == self.LIMIT_SYM16:
-                        inside = inside & fine[:bits].any()
+                        inside = inside & ~none[:edge].all()
                     else:
-                        inside = inside | (fine[bits + 1 :].all() & ~fine[bits] & ones)
+                        inside = inside | (full[edge + 1 :].all() & full_but_first[edge] & ones)
                     m.d.comb += [
                         fits.eq(~over2 & Mux(negative2, inside, positive)),
                         limit.eq(Mux(negative2, -high - (code != self.LIMIT_SYM16), high)),

@@ -30,7 +30,7 @@ class ReciprocalSqrt(wiring.Component):
     """
 
     #: Cycles from start to done.
-    LATENCY = 5
+    LATENCY = 6
 
     start: In(1)
     v: In(48)
@@ -60,14 +60,14 @@ class ReciprocalSqrt(wiring.Component):
         read = rom.read_port()
 
         # v is moved to the top of 48 bits in even steps, so that its leading pair of bits is not 00.
-        value = Signal(48)
-        exponent = Signal(5)
+        value, value1 = Signal(48), Signal(48)
+        exponent, exponent1 = Signal(5), Signal(5)
         zero = Signal()
         steps = Signal(self.LATENCY)
         m.d.sync += steps.eq((steps << 1) | self.start)
         m.d.comb += self.done.eq(steps[-1])
 
-        first, second = value, Signal(48)
+        second = Signal(48)
         exponent2 = Signal(5)
         rest = Signal(8)
         product = Signal(18)
@@ -85,16 +85,19 @@ class ReciprocalSqrt(wiring.Component):
                 source, amount = moved, left
             return source, amount
 
-        coarse, coarse_exponent = normalise(self.v, (32, 16, 8), 23)
-        fine, fine_exponent = normalise(first, (4, 2), exponent)
+        coarse, coarse_exponent = normalise(self.v, (32, 16), 23)
+        middle, middle_exponent = normalise(value1, (8, 4), exponent1)
+        fine, fine_exponent = normalise(value, (2,), exponent)
         with m.If(self.start):
-            m.d.sync += [value.eq(coarse), exponent.eq(coarse_exponent), zero.eq(self.v == 0)]
+            m.d.sync += [value1.eq(coarse), exponent1.eq(coarse_exponent), zero.eq(self.v == 0)]
         with m.If(steps[0]):
+            m.d.sync += [value.eq(middle), exponent.eq(middle_exponent)]
+        with m.If(steps[1]):
             m.d.sync += [second.eq(fine), exponent2.eq(fine_exponent)]
         # top16 = m * 2^14 with m in [1, 4); the table starts at m = 1.
         m.d.comb += [read.addr.eq((top16 - 2**14)[8:16]), read.en.eq(1)]
         m.d.sync += [rest.eq(top16[:8]), product.eq(read.data.slope * rest), base2.eq(read.data.base)]
-        with m.If(steps[3]):
+        with m.If(steps[4]):
             m.d.sync += [self.r.eq(base2 - ((product + 128) >> 8)), self.h.eq(exponent2)]
             with m.If(zero):
                 m.d.sync += [self.r.eq(65535), self.h.eq(0)]

@@ -49,7 +49,8 @@ class Sequencer(wiring.Component):
 
     Notes
     -----
-    Two cycles an instruction (three for MUL); issue takes longer only when it has to wait.
+    Two cycles an instruction; a third one for those with a condition and for branches that compare, and one for scalar
+    operations other than SET.  Issue takes longer only when it has to wait.
     """
 
     #: Register numbers that the host reads as state.
@@ -122,14 +123,13 @@ class Sequencer(wiring.Component):
         value_a, value_b = Signal(32), Signal(32)
         index_c = Signal(4)
         next_pc = Signal.like(self.pc)
-        advance = Signal()
-        product = Signal(34)
+        taken, runs, is_set, advance = Signal(), Signal(), Signal(), Signal()
+        outcome = Signal(34)
         pending = Signal()
 
         m.d.comb += [
-            fetch.en.eq(advance),
             fetch.addr.eq(next_pc),
-            next_pc.eq(self.pc + 1),
+            next_pc.eq(Mux(taken, ins.imm, self.pc + 1)),
             self.cond.eq(ins.cond),
             self.cond_lane.eq(command.lane),
             self.token_lane.eq(value_a[:5]),
@@ -149,23 +149,34 @@ class Sequencer(wiring.Component):
         for unit, port in units.items():
             if unit is not Unit.LOAD:
                 m.d.comb += port.payload.eq(command)
+        held, beat = Signal(), Signal.like(self.beats.payload)
         booting = Signal()
         load_valid = Signal()
         m.d.comb += [
             self.load.payload.eq(Mux(booting, boot.load.payload, command)),
             self.load.valid.eq(Mux(booting, boot.load.valid, load_valid)),
             boot.load.ready.eq(booting & self.load.ready),
-            boot.beats.valid.eq(booting & self.beats.valid),
-            boot.beats.payload.eq(self.beats.payload),
+            boot.beats.valid.eq(booting & held),
+            boot.beats.payload.eq(beat),
         ]
+        # A beat is taken before it is known who wants it: the FIFO that it comes from serves others, too.
         pop = Signal()
-        m.d.comb += self.beats.ready.eq(Mux(booting, boot.beats.ready, pop))
+        m.d.comb += self.beats.ready.eq(~held)
+        with m.If(self.beats.ready):
+            m.d.sync += [held.eq(self.beats.valid), beat.eq(self.beats.payload)]
+        with m.Elif(Mux(booting, boot.beats.ready, pop)):
+            m.d.sync += held.eq(0)
 
-        blocked = (ins.wait & self.unit_busy).any()
+        # A cycle late is early enough: an instruction takes two, so that a unit that got a command is seen at work by
+        # the next one.
+        busy = Signal(len(Unit))
+        m.d.sync += busy.eq(self.unit_busy)
+        blocked = (ins.wait & busy).any()
 
         with m.FSM() as fsm:
             m.d.comb += self.running.eq(~fsm.ongoing("IDLE"))
             with m.State("IDLE"):
+                m.d.sync += held.eq(0)
                 with m.If(self.start):
                     m.d.comb += boot.start.eq(1)
                     m.next = "BOOT"
@@ -177,7 +188,7 @@ class Sequencer(wiring.Component):
                     m.d.comb += self.error.eq(boot.error)
                     m.next = "IDLE"
                 with m.Elif(boot.done):
-                    m.d.comb += [advance.eq(1), next_pc.eq(0)]
+                    m.d.comb += [fetch.en.eq(1), next_pc.eq(0)]
                     m.d.sync += [self.pc.eq(0), self.layer.eq(0), self.position.eq(0)]
                     m.next = "DECODE"
             with m.State("DECODE"):
@@ -199,23 +210,43 @@ class Sequencer(wiring.Component):
                     command.layer.eq(self.layer),
                 ]
                 m.d.sync += pending.eq(0)
+                m.d.sync += runs.eq(1)
+                m.d.sync += [taken.eq(word.op == Op.JMP), is_set.eq(word.op == Op.SET)]
                 m.next = "EXECUTE"
+                with m.If((word.cond != Cond.ALWAYS) | word.op.matches(Op.BLT, Op.BGE, Op.BEQ)):
+                    m.next = "JUDGE"
                 with m.If(halt):
                     m.next = "STOP"
                 with m.Elif(self.pc >= boot.words):
                     m.d.comb += self.error.eq(ErrorCode.BAD_INSTRUCTION)
                     m.next = "IDLE"
-            with m.State("EXECUTE"):
+            with m.State("JUDGE"):
+                # First the wait: the unit that is waited for may be the one that decides.
+                m.d.sync += runs.eq(self.run)
+                with m.Switch(ins.op):
+                    for op, condition in (
+                        (Op.BLT, value_a < value_b), (Op.BGE, value_a >= value_b), (Op.BEQ, value_a == value_b)
+                    ):  # fmt: skip
+                        with m.Case(op):
+                            m.d.sync += taken.eq(condition)
                 with m.If(halt):
                     m.next = "STOP"
                 with m.Elif(blocked):
-                    # Before the condition: the unit that is waited for may be the one that decides it.
                     m.d.comb += self.waiting.eq(1)
-                with m.Elif(~self.run):
-                    m.d.comb += [advance.eq(1), self.dropped.eq(1)]
+                with m.Else():
+                    m.next = "EXECUTE"
+            with m.State("EXECUTE"):
+                # The word behind, or where a branch goes; read anew until the instruction is done.
+                m.d.comb += fetch.en.eq(1)
+                with m.If(halt):
+                    m.next = "STOP"
+                with m.Elif(blocked):
+                    m.d.comb += self.waiting.eq(1)
+                with m.Elif(~runs):
+                    m.d.comb += [advance.eq(1), self.dropped.eq(1), next_pc.eq(self.pc + 1)]
                 with m.Else():
                     self._execute(m, ins, command, value_a, value_b, units, load_valid, result, writes, advance,
-                                  next_pc, pop, product, pending)  # fmt: skip
+                                  pop, outcome, pending, is_set, held, beat)  # fmt: skip
                 with m.If(advance):
                     m.d.sync += self.pc.eq(next_pc)
                     m.next = "DECODE"
@@ -224,20 +255,21 @@ class Sequencer(wiring.Component):
                 m.next = "IDLE"
         return m
 
-    def _execute(self, m, ins, command, value_a, value_b, units, load_valid, result, writes, advance, next_pc,
-                 pop, product, pending) -> None:  # fmt: skip
+    def _execute(self, m, ins, command, value_a, value_b, units, load_valid, result, writes, advance, pop, outcome,
+                 pending, is_set, held, beat) -> None:  # fmt: skip
         """Add the Switch over operations; runs while the instruction is neither dropped nor blocked."""
 
-        def scalar(value) -> None:
-            m.d.comb += [result.eq(value), writes.eq(1), advance.eq(1)]
+        def scalar(value, there=1) -> None:
+            """Find the value in one cycle, write it in the next."""
+            with m.If(~pending & there):
+                m.d.sync += [outcome.eq(value), pending.eq(1)]
 
-        def branch(taken) -> None:
-            m.d.comb += advance.eq(1)
-            with m.If(taken):
-                m.d.comb += next_pc.eq(ins.imm)
+        m.d.comb += result.eq(Mux(is_set, command.a, outcome))
+        with m.If(is_set | pending):
+            m.d.comb += [writes.eq(1), advance.eq(1)]
 
         with m.Switch(ins.op):
-            with m.Case(Op.NOP):
+            with m.Case(Op.NOP, Op.JMP, Op.BLT, Op.BGE, Op.BEQ):
                 m.d.comb += advance.eq(1)
             with m.Case(Op.HALT):
                 m.d.comb += self.done.eq(1)
@@ -246,7 +278,7 @@ class Sequencer(wiring.Component):
                 m.d.comb += self.error.eq(ErrorCode.TRAP)
                 m.next = "IDLE"
             with m.Case(Op.SET):
-                scalar(command.a)
+                pass
             with m.Case(Op.ADD):
                 scalar(value_a + value_b)
             with m.Case(Op.SUB):
@@ -256,9 +288,7 @@ class Sequencer(wiring.Component):
             with m.Case(Op.SHR):
                 scalar(value_a >> ins.n[:5])
             with m.Case(Op.MUL):
-                m.d.sync += [product.eq(value_a[:18] * ins.n), pending.eq(1)]
-                with m.If(pending):
-                    scalar(product)
+                scalar(value_a[:18] * ins.n)
             with m.Case(Op.CSR):
                 with m.Switch(ins.n):
                     for index in CsrIndex:
@@ -268,19 +298,10 @@ class Sequencer(wiring.Component):
                         m.d.comb += self.error.eq(ErrorCode.BAD_INSTRUCTION)
                         m.next = "IDLE"
             with m.Case(Op.POP):
-                m.d.comb += [pop.eq(1), self.waiting.eq(~self.beats.valid)]
-                with m.If(self.beats.valid):
-                    scalar(Cat(self.beats.payload[i] for i in range(4)))
+                m.d.comb += [pop.eq(~pending), self.waiting.eq(pop & ~held)]
+                scalar(Cat(beat[i] for i in range(4)), held)
             with m.Case(Op.TOK):
                 scalar(self.token)
-            with m.Case(Op.JMP):
-                branch(1)
-            with m.Case(Op.BLT):
-                branch(value_a < value_b)
-            with m.Case(Op.BGE):
-                branch(value_a >= value_b)
-            with m.Case(Op.BEQ):
-                branch(value_a == value_b)
             for op in Op:
                 if op.value < Op.LOAD.value:
                     continue

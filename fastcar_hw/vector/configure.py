@@ -65,13 +65,17 @@ class PassConfiguration(wiring.Component):
         """Build the module."""
         del platform
         m = Module()
-        length, x_length = _bit_length(m, self.largest, "length"), _bit_length(m, self.x_largest, "x_length")
+        length, x_length = Signal(6), Signal(6)
         with m.If(self.look_up):
             m.d.sync += [
-                self.e8.eq(_dynamic_exponent(length, 8)),
-                self.e16.eq(_dynamic_exponent(length, 16)),
-                self.x_e16.eq(_dynamic_exponent(x_length, 16)),
+                length.eq(_bit_length(m, self.largest, "bits")),
+                x_length.eq(_bit_length(m, self.x_largest, "x_bits")),
             ]
+        m.d.comb += [
+            self.e8.eq(_dynamic_exponent(length, 8)),
+            self.e16.eq(_dynamic_exponent(length, 16)),
+            self.x_e16.eq(_dynamic_exponent(x_length, 16)),
+        ]
         with m.If(self.configure):
             self._configure(m)
         return m

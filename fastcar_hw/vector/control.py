@@ -108,9 +108,10 @@ class PassControl(wiring.Component):
         with m.If(traits.sends_mantissas):
             m.d.comb += self.header.eq(configuration.e16)
 
-        epsilon, total = Signal(40), Signal(48)
+        # Epsilon is ready long before the sum that it is added to.
+        epsilon, scaled_epsilon, total = Signal(40), Signal(40), Signal(48)
+        m.d.sync += [epsilon.eq(cmd.a << cmd.eidx[:4]), scaled_epsilon.eq(epsilon >> (configuration.x_e16 << 1))]
         m.d.comb += [
-            epsilon.eq(cmd.a << cmd.eidx[:4]),
             rsqrt.v.eq(total),
             reciprocal.x.eq(self.exp_sum),
             self.entry.exponent.eq(configuration.e8),
@@ -145,7 +146,7 @@ class PassControl(wiring.Component):
                     m.next = "REDUCE"
             with m.State("REDUCE"):
                 m.d.comb += self.drop.eq(traits.streams)
-                m.d.sync += total.eq(self.square_sum + (epsilon >> (configuration.x_e16 << 1)))
+                m.d.sync += total.eq(self.square_sum + scaled_epsilon)
                 m.next = "FINISH"
                 with m.If(traits.sums_squares):
                     m.next = "ROOT"

@@ -29,6 +29,8 @@ class VectorMemories(wiring.Component):
         Words to read, counted in the lane.
     x, y : Out, W x s32; p : Out, W x s16
         What was read, one enabled cycle later.
+    residual, other : Out, W x s32
+        ``x`` and ``y`` another enabled cycle later: the memories are slow, and what follows there is an adder.
     x_write, y_write, p_write : In
         Write strobes of the pass.
     addr : In; word : In, W x s32
@@ -53,6 +55,8 @@ class VectorMemories(wiring.Component):
                 "x": Out(ValueWord(config)),
                 "y": Out(ValueWord(config)),
                 "p": Out(ParamWord(config)),
+                "residual": Out(ValueWord(config)),
+                "other": Out(ValueWord(config)),
                 "x_write": In(1),
                 "y_write": In(1),
                 "p_write": In(1),
@@ -77,6 +81,8 @@ class VectorMemories(wiring.Component):
 
         x_read, y_read, p_read = x.read_port(), y.read_port(), p.read_port()
         m.d.comb += [read.en.eq(self.en) for read in (x_read, y_read, p_read)]
+        with m.If(self.en):
+            m.d.sync += [self.residual.eq(self.x), self.other.eq(self.y)]
         m.d.comb += [
             x_read.addr.eq(x_base + self.x_addr),
             y_read.addr.eq(y_base + self.y_addr),

@@ -80,14 +80,15 @@ class VectorPipeline(wiring.Component):
 
     Notes
     -----
-    One word a cycle, `LATENCY` enabled cycles from ``a`` to ``r``.  Two multipliers of 32 x 17 an element.
+    One word a cycle, `LATENCY` enabled cycles from ``a`` to ``r``.  Two multipliers of 32 x 17 an element, between
+    registers: on an FPGA each is two DSP blocks and an adder, which leave no time for the choice of operands.
     """
 
     EXP_STAGE = 1 + Exp2Neg.LATENCY
     PARAM_STAGE = EXP_STAGE + 1
-    SQUARE_STAGE = PARAM_STAGE + 1
+    SQUARE_STAGE = PARAM_STAGE + 2
     OTHER_STAGE = SQUARE_STAGE + RoundShift.LATENCY
-    LATENCY = OTHER_STAGE + 2 + RoundShift.LATENCY
+    LATENCY = OTHER_STAGE + 3 + RoundShift.LATENCY
     assert PARAM_STAGE == RoundShift.LATENCY + Sigmoid.LATENCY
 
     def __init__(self, config: AcceleratorConfig) -> None:
@@ -148,21 +149,20 @@ class VectorPipeline(wiring.Component):
         for i in range(w):
             plain, sigmoid, weight = original[i]
             x, y = Signal(signed(32), name=f"x1_{i}"), Signal(signed(17), name=f"y1_{i}")
-            m.d.comb += [x.eq(shifted[i]), y.eq(one)]
-            with m.Switch(s.first):
-                with m.Case(First.SQUARE):
-                    m.d.comb += y.eq(shifted[i])
-                with m.Case(First.SCALAR):
-                    m.d.comb += y.eq(Cat(s.scalar, Const(0, 1)).as_signed())
-                with m.Case(First.COSINE):
-                    m.d.comb += y.eq(self.params[i & ~1])
-                with m.Case(First.SIGMOID):
-                    m.d.comb += [x.eq(plain), y.eq(Cat(sigmoid, Const(0, 1)).as_signed())]
-                with m.Case(First.EXP):
-                    m.d.comb += x.eq(weight)
             product = Signal(signed(49), name=f"product1_{i}")
             with m.If(self.en):
-                m.d.sync += product.eq(x * y)
+                m.d.sync += [x.eq(shifted[i]), y.eq(one), product.eq(x * y)]
+                with m.Switch(s.first):
+                    with m.Case(First.SQUARE):
+                        m.d.sync += y.eq(shifted[i])
+                    with m.Case(First.SCALAR):
+                        m.d.sync += y.eq(Cat(s.scalar, Const(0, 1)).as_signed())
+                    with m.Case(First.COSINE):
+                        m.d.sync += y.eq(self.params[i & ~1])
+                    with m.Case(First.SIGMOID):
+                        m.d.sync += [x.eq(plain), y.eq(Cat(sigmoid, Const(0, 1)).as_signed())]
+                    with m.Case(First.EXP):
+                        m.d.sync += x.eq(weight)
             products.append(product)
             m.d.comb += self.square[i].eq(product[:31])
             middle = RoundShift(49)
@@ -176,20 +176,19 @@ class VectorPipeline(wiring.Component):
             parameter = self._delay(m, self.params[i], late, f"param_{i}")
             sine = self._delay(m, self.params[i | 1], late, f"sine_{i}")
             partner = self._delay(m, shifted[i ^ 1], late, f"partner_{i}")
-            cosine = self._delay(m, products[i], self.OTHER_STAGE - self.SQUARE_STAGE + 1, f"cosine_{i}")
+            cosine = self._delay(m, products[i], self.OTHER_STAGE - self.SQUARE_STAGE + 2, f"cosine_{i}")
             x, y = Signal(signed(32), name=f"x2_{i}"), Signal(signed(17), name=f"y2_{i}")
-            m.d.comb += [x.eq(seconds[i]), y.eq(one)]
-            with m.Switch(s.second):
-                with m.Case(Second.PARAM):
-                    m.d.comb += y.eq(parameter)
-                with m.Case(Second.OTHER):
-                    m.d.comb += [x.eq(self.other[i]), y.eq(seconds[i])]
-                with m.Case(Second.SINE):
-                    m.d.comb += [x.eq(partner), y.eq(sine)]
             product = Signal(signed(49), name=f"product2_{i}")
             result = Signal(signed(50), name=f"sum_{i}")
             with m.If(self.en):
-                m.d.sync += product.eq(x * y)
+                m.d.sync += [x.eq(seconds[i]), y.eq(one), product.eq(x * y)]
+                with m.Switch(s.second):
+                    with m.Case(Second.PARAM):
+                        m.d.sync += y.eq(parameter)
+                    with m.Case(Second.OTHER):
+                        m.d.sync += [x.eq(self.other[i]), y.eq(seconds[i])]
+                    with m.Case(Second.SINE):
+                        m.d.sync += [x.eq(partner), y.eq(sine)]
                 with m.If(s.second == Second.SINE):
                     # Even elements: y c - partner s; odd ones: y c + partner s.
                     m.d.sync += result.eq(cosine + product if i & 1 else cosine - product)

@@ -1,6 +1,6 @@
 """The vector unit: command queue, pass control, and the way of a word through memories and pipeline."""
 
-from amaranth.hdl import Module, signed
+from amaranth.hdl import Module, Signal, signed
 from amaranth.lib import data, fifo, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -10,7 +10,7 @@ from ..memory.beat_fifo import beat_layout
 from ..memory.words import StoreWord
 from ..systolic.words import ScoreWord, TraceWord, YWord
 from .control import PassControl
-from .decode import PassDecoder
+from .decode import PassDecoder, PassTraits
 from .fetch import OperandFetch
 from .gearbox import Gearbox
 from .memories import VectorMemories
@@ -52,6 +52,8 @@ class VectorUnit(wiring.Component):
         Data for the store unit.
     saturated : Out
         Strobe: a word with a clamped element was written.
+    stalled : Out
+        The pass at work waits for the store unit.
     trace : Out, `TraceWord`
         Only with ``config.trace``: kinds 0 = X, 1 = Y, 2 = softmax weights, 3 = activations, 4 = bytes to store.
 
@@ -65,6 +67,10 @@ class VectorUnit(wiring.Component):
 
     #: Cycles that a command spends in an empty queue.
     START = 2
+    #: Commands that it holds, the one at work included.
+    QUEUE = 4
+    #: Words for the store unit that it can hold.  They may leave after ``busy`` has fallen; the store unit is busy then.
+    OUTBOX = 4
 
     def __init__(self, config: AcceleratorConfig) -> None:
         self._config = config
@@ -90,6 +96,7 @@ class VectorUnit(wiring.Component):
             "place_index": In(g.slot_bits),
             "bytes": Out(stream.Signature(StoreWord(config))),
             "saturated": Out(1),
+            "stalled": Out(1),
         }
         if config.trace:
             ports["trace"] = Out(TraceWord(config))
@@ -126,7 +133,7 @@ class VectorUnit(wiring.Component):
         del platform
         m = Module()
         c = self._config
-        m.submodules.queue = queue = fifo.SyncFIFOBuffered(width=Command.as_shape().size, depth=4)
+        m.submodules.queue = queue = fifo.SyncFIFO(width=Command.as_shape().size, depth=self.QUEUE - 1)
         m.submodules.decoder = decoder = PassDecoder()
         m.submodules.control = control = PassControl()
         m.submodules.gearbox = gearbox = Gearbox(c)
@@ -139,22 +146,25 @@ class VectorUnit(wiring.Component):
         m.submodules.reductions = reductions = Reductions(c)
         m.submodules.store_words = store_words = StoreWords(c)
 
-        # The command stays at the head of the queue until its pass has ended.
-        cmd = data.View(Command.as_shape(), queue.r_data)
+        # The command of the pass at work, and what it means, are registers: they steer everything here.
+        following = data.View(Command.as_shape(), queue.r_data)
+        cmd, traits, pending = Signal(Command), Signal(PassTraits), Signal()
         m.d.comb += [
             queue.w_data.eq(self.command.payload),
             queue.w_en.eq(self.command.valid),
             self.command.ready.eq(queue.w_rdy),
-            queue.r_en.eq(control.finish),
-            self.busy.eq(queue.level.any()),
-            decoder.func.eq(cmd.func),
-            control.pending.eq(queue.r_rdy),
+            queue.r_en.eq(control.finish | ~pending),
+            self.busy.eq(queue.level.any() | pending),
+            decoder.func.eq(following.func),
+            control.pending.eq(pending),
         ]
+        with m.If(queue.r_en):
+            m.d.sync += [cmd.eq(following), traits.eq(decoder.o), pending.eq(queue.r_rdy)]
         en = store_words.en
         for block in (control, fetch, writeback):
             m.d.comb += block.command.eq(cmd)
         for block in (control, fetch, writeback, reductions, store_words):
-            m.d.comb += block.traits.eq(decoder.o)
+            m.d.comb += block.traits.eq(traits)
         for block in (fetch, writeback, reductions):
             m.d.comb += block.restart.eq(control.restart)
         for block in (memories, fetch, pipeline, writeback, reductions):
@@ -173,13 +183,13 @@ class VectorUnit(wiring.Component):
             m.submodules.trace = trace = PassTrace(c)
             m.d.comb += [
                 trace.command.eq(cmd),
-                trace.traits.eq(decoder.o),
+                trace.traits.eq(traits),
                 trace.strobe.eq(writeback.valid & en),
                 trace.index.eq(writeback.index),
                 trace.result.eq(writeback.result),
                 trace.quantized.eq(writeback.quantized),
-                trace.sent.eq(self.bytes.valid & self.bytes.ready),
-                trace.item.eq(self.bytes.payload),
+                trace.sent.eq(store_words.o.valid & store_words.o.ready),
+                trace.item.eq(store_words.o.payload),
                 self.trace.eq(trace.o),
             ]
         return m
@@ -217,7 +227,7 @@ class VectorUnit(wiring.Component):
             pipeline.reference.eq(scores.largest),
             pipeline.ve_max.eq(scores.ve_largest),
             pipeline.params.eq(memories.p),
-            pipeline.other.eq(memories.y),
+            pipeline.other.eq(memories.other),
         ]
 
     def _connect_results(self, m, memories, scores, fetch, pipeline, writeback, cmd) -> None:
@@ -228,7 +238,7 @@ class VectorUnit(wiring.Component):
             writeback.valid.eq(fetch.valid[WRITE]),
             writeback.r.eq(pipeline.r),
             writeback.clamped.eq(pipeline.saturated),
-            writeback.x.eq(memories.x),
+            writeback.x.eq(memories.residual),
             memories.x_write.eq(writeback.x_write),
             memories.y_write.eq(writeback.y_write),
             memories.p_write.eq(writeback.p_write),
@@ -246,12 +256,19 @@ class VectorUnit(wiring.Component):
         m.d.comb += [writeback.place_core.eq(self.place_core), writeback.place_index.eq(self.place_index)]
 
     def _connect_store(self, m, control, pipeline, writeback, store_words) -> None:
-        """Connect what the store unit gets."""
-        connect(m, store_words.o, flipped(self.bytes))
+        """Connect what the store unit gets, through a queue: whether that has room is known early enough for ``en``."""
+        m.submodules.outbox = outbox = fifo.SyncFIFOBuffered(width=StoreWord(self._config).size, depth=self.OUTBOX)
         m.d.comb += [
+            outbox.w_data.eq(store_words.o.payload),
+            outbox.w_en.eq(store_words.o.valid),
+            store_words.o.ready.eq(outbox.w_rdy),
+            self.stalled.eq(store_words.o.valid & ~outbox.w_rdy),
+            self.bytes.payload.as_value().eq(outbox.r_data),
+            self.bytes.valid.eq(outbox.r_rdy),
+            outbox.r_en.eq(self.bytes.ready),
             store_words.header.eq(control.send_header),
             store_words.exponent.eq(control.header),
-            control.header_sent.eq(self.bytes.ready),
+            control.header_sent.eq(store_words.o.ready),
             store_words.quantized.eq(writeback.quantized),
             store_words.mantissa.eq(pipeline.mantissa),
         ]

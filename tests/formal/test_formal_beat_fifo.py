@@ -56,23 +56,24 @@ class BeatFifoProof(wiring.Component):
                 Assert((tail - base)[: bits + 1] == level),
                 Assert((head - base)[: bits + 1] == reads),
                 Assert((fetched - head)[: bits + 1] == count + coming),
-                Assert((reads <= level) & (ripe <= older) & (older <= level)),
+                Assert(count + coming <= level - reads),
+                Assert((reads <= level) & (ripe <= older) & (older <= level) & (level - older <= 1)),
                 look.addr.eq((base + place)[:bits]),
             ]
             waiting = Signal.like(older)
             inside.d.comb += waiting.eq(Mux(older > reads, older - reads, 0))
             with inside.If(excused == 0):
                 inside.d.comb += [
-                    Assert(count + coming == Mux(waiting > 2, 2, waiting)),
+                    Assert((count + coming >= Mux(waiting > 2, 2, waiting)) & (count + coming <= 3)),
                     Assert((count != 0) | (ripe <= reads)),
                 ]
             with inside.Else():
                 inside.d.comb += [Assert(count == 0), Assert(coming == ((excused == 1) & (waiting != 0)))]
             with inside.If(chosen):
                 inside.d.comb += Assert((place < level) & (its_dest.as_value() < len(Dest)))
-                words = [look.data, inner["front"], inner["second"], inner["read"].data]
+                words = [look.data, *inner["waiting"], inner["read"].data]
                 ahead = place - reads
-                where = [1, (ahead == 0) & (count != 0), (ahead == 1) & (count == 2), (ahead == count) & coming]
+                where = [1, *((ahead == n) & (count > n) for n in range(3)), (ahead == count) & coming]
                 for word, there in zip(words, where, strict=True):
                     with inside.If(there):
                         inside.d.comb += [Assert(word.dest == its_dest), Assert(word.beat.as_value() == its_beat)]
@@ -93,6 +94,8 @@ class BeatFifoProof(wiring.Component):
             dut.flush.eq(self.flush),
         ]
         filled, taken, freed = Signal(), Signal(), Signal(range(depth + 1))
+        freed_before = Signal.like(freed)
+        m.d.sync += freed_before.eq(freed)
         m.d.comb += filled.eq(self.valid & dut.i.ready)
         for number, (dest, port) in enumerate(ports.items()):
             m.d.comb += port.ready.eq(self.ready[number])
@@ -112,7 +115,7 @@ class BeatFifoProof(wiring.Component):
         m.d.comb += [
             Assert(dut.i.ready == (level < depth)),
             Assert(dut.level == level),
-            Assert(dut.freed_count == freed),
+            Assert(dut.freed_count == freed_before),
         ]
         m.d.sync += [level.eq(level + filled - freed), reads.eq(Mux(self.rewind, 0, reads + taken - freed))]
         with m.If(chosen):
@@ -130,6 +133,7 @@ class BeatFifoProof(wiring.Component):
         with m.Elif(excused != 0):
             m.d.sync += excused.eq(excused - 1)
         with m.If(self.flush):
+            m.d.sync += freed_before.eq(0)
             m.d.sync += [level.eq(0), reads.eq(0), chosen.eq(0), older.eq(0), ripe.eq(0), excused.eq(0)]
         return m
 
@@ -143,13 +147,13 @@ def test_beat_fifo(prove):
 MUTATIONS = {
     "overflows": ("self.i.ready.eq(self.level != depth)", "self.i.ready.eq(1)"),
     "reads what was not written": ("(fetched != tail) & ", ""),
-    "fetches one ahead": ("- transfer < 2", "- transfer < 1"),
+    "fetches one ahead": ("count + coming < len(waiting)", "count + coming < 2"),
     "rewinds too little": ("fetched.eq(base), head.eq(base), count", "fetched.eq(head), head.eq(base), count"),
     "word on its way survives a rewind": ("head.eq(base), count.eq(0), coming.eq(0)", "head.eq(base), count.eq(0)"),
     "commit forgets its own transfer": ("next_base.eq(head + transfer)", "next_base.eq(head)"),
     "others free nothing": ("self.matrix.commit | other", "self.matrix.commit"),
-    "offered to a stranger": ("mine = valid & (front.dest == dest)", "mine = valid & (second.dest == dest)"),
-    "flush forgets a word": ("base.eq(0), count.eq(0), coming.eq(0)", "base.eq(0), count.eq(0)"),
+    "offered to a stranger": ("mine = valid & (front.dest == dest)", "mine = valid & (waiting[1].dest == dest)"),
+    "flush forgets a word": ("base, count, coming, self.freed_count", "base, count, self.freed_count"),
 }
 
 

@@ -273,10 +273,11 @@ def test_pulses():
             ctx.set(host.axi.b.ready, 0)
             return [entry for entry in log if any(entry)]
 
-        assert await push(1) == [(1, 0, 0, 0, 1)]
+        # Counters are cleared a cycle later.
+        assert await push(1) == [(1, 0, 0, 0, 0), (0, 0, 0, 0, 1)]
         assert await push(2) == [(0, 1, 0, 0, 0)]
         assert await push(4) == [(0, 0, 1, 0, 0)]
-        assert await push(8) == [(0, 0, 0, 1, 1)]
+        assert await push(8) == [(0, 0, 0, 1, 0), (0, 0, 0, 0, 1)]
         assert await push(15, strobe=14) == []
         assert await push(0) == []
         ctx.set(block.status_running, 1)

@@ -112,6 +112,7 @@ class FifoBench(Bench):
                     ctx.set(port.commit, 1)
                     await ctx.tick()
                     ctx.set(port.commit, 0)
+        await ctx.tick()
 
     def _valid(self):
         return self.dut.matrix.stream.valid, self.dut.vector.valid, self.dut.ctrl.valid
@@ -142,6 +143,8 @@ class FifoBench(Bench):
         for _ in range(len(self.expected(dest))):
             self.got[dest] += [list(beat) for beat in await receive(ctx, port, 1, pauses)]
             self.cycles[dest].append(self.cycle)
+        # What was freed last is told a cycle later.
+        await ctx.tick()
 
     async def _watch(self, ctx):
         """Judge ``level`` and add up ``freed_count``."""
@@ -150,10 +153,12 @@ class FifoBench(Bench):
         async for _, _, seen, freed, filled, ready in ctx.tick().sample(
             dut.level, dut.freed_count, dut.i.valid, dut.i.ready
         ):
+            # What was freed in the cycle before is gone now.
+            level -= freed
             assert seen == level
-            level += (filled & ready) - freed
+            level += filled & ready
             self.freed += freed
-            self.most = max(self.most, level)
+            self.most = max(self.most, seen)
             assert 0 <= level <= self.config.weight_fifo_depth
 
     def check(self):

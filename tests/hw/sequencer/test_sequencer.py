@@ -71,16 +71,19 @@ class Bench:
                 if valid and ready:
                     queue.pop(0) if not boot_queue else boot_queue.pop(0)
                 while loads:
+                    asked[0] += 1
                     address, count = loads.pop(0)
                     for i in range(count):
                         start = address - IMAGE + i * beat
                         boot_queue.append(memory[start : start + beat])
-                source = boot_queue or queue
+                # Beats of the program's own come behind the two loads of the boot: header and program.
+                source = boot_queue or (queue if asked[0] >= 2 else [])
                 ctx.set(dut.beats.valid, bool(source))
                 if source:
                     ctx.set(dut.beats.payload, list(source[0]))
 
         boot_queue: list[bytes] = []
+        asked = [0]
 
         async def conditions(ctx):
             async for cond, lane in ctx.changed(dut.cond, dut.cond_lane):

@@ -325,4 +325,4 @@ def test_pipeline_stages_are_where_they_are_stated():
                 assert list(got) == getattr(word, expected), (number, port)
 
     run(dut, testbench)
-    assert dut.LATENCY == 15
+    assert dut.LATENCY == 17

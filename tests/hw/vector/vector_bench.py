@@ -97,7 +97,7 @@ class Observed:
     effects: Effects = field(default_factory=Effects)
     entries: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     cycles: int = 0  # from the cycle in which the first command was taken until busy falls
-    blocked: int = 0  # cycles in which bytes waited
+    blocked: int = 0  # cycles in which the pass waited for room for its bytes
     held: int = 0  # cycles in which words for Y waited
 
 
@@ -182,7 +182,8 @@ class Bench:
             await ctx.tick()
             cycle += 1
             # Traffic may take longer than the passes; two cycles more, and nothing may follow.
-            if ended is not None and cycle > ended + 2 and not any(items for items, _, _ in sources.values()):
+            done = not any(items for items, _, _ in sources.values()) and not ctx.get(unit.bytes.valid)
+            if ended is not None and cycle > ended + 2 and done:
                 break
         assert cycle < limit, "the unit hangs"
         for port in sources:
@@ -193,9 +194,9 @@ class Bench:
         """Take what leaves; return an item that waits."""
         unit, effects = self.dut.unit, seen.effects
         if not busy:
-            assert not (ctx.get(unit.act_en) or ctx.get(unit.trace.valid) or ctx.get(unit.bytes.valid))
+            assert not (ctx.get(unit.act_en) or ctx.get(unit.trace.valid) or ctx.get(unit.stalled))
             assert not ctx.get(unit.saturated)
-            return None
+        seen.blocked += ctx.get(unit.stalled)
         effects.saturated += ctx.get(unit.saturated)
         if ctx.get(unit.act_en):
             effects.act.append((ctx.get(unit.act_core), ctx.get(unit.act_index), ctx.get(unit.act_addr),
@@ -212,7 +213,6 @@ class Bench:
         if ready:
             effects.bytes.append(item)
             return None
-        seen.blocked += 1
         return item
 
     def _read_entries(self, ctx, seen: Observed) -> None:

@@ -1,0 +1,5 @@
+"""The engine that is a real board, at the other end of a serial line."""
+
+from .link import DeviceLink
+
+__all__ = ["DeviceLink"]

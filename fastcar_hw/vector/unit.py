@@ -69,7 +69,7 @@ class VectorUnit(wiring.Component):
     START = 2
     #: Commands that it holds, the one at work included.
     QUEUE = 4
-    #: Words for the store unit that it can hold.  They may leave after ``busy`` has fallen; the store unit is busy then.
+    #: Words that it holds for the store unit.  They may leave after ``busy`` has fallen: the store unit is busy then.
     OUTBOX = 4
 
     def __init__(self, config: AcceleratorConfig) -> None:

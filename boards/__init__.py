@@ -1,0 +1,1 @@
+"""Boards: what stands between the accelerator and the pins, and the way to a bitstream."""

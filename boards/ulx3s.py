@@ -12,9 +12,10 @@ from .dram import SDRAM_PARTS, SdramController, SdramPins
 from .ecp5.shell import connect_leds, connect_uart, make_clock
 from .system import BoardSystem
 
-__all__ = ["SPEC", "Ulx3sCore", "Ulx3sTop"]
+__all__ = ["PART", "SPEC", "Ulx3sCore", "Ulx3sTop"]
 
-_PART = SDRAM_PARTS["W9825G6KH-6"]
+#: The memory on the board.
+PART = SDRAM_PARTS["W9825G6KH-6"]
 _CRYSTAL_HZ = 25_000_000
 
 
@@ -30,7 +31,7 @@ SPEC = BoardSpec(
         MODELS["traffic"], name="ulx3s-85f", cores=2, rows=2, cols=8, lanes=8, vector_width=4, weight_fifo_depth=512,
         burst_beats=64, outstanding=4,
     ),
-    clock_hz=50_000_000, baud=3_000_000, memory_bytes=_PART.size, model="traffic", platform=_platform,
+    clock_hz=50_000_000, baud=2_000_000, memory_bytes=PART.size, model="traffic", platform=_platform,
     top=lambda spec: Ulx3sTop(spec),
 )  # fmt: skip
 
@@ -57,7 +58,7 @@ class Ulx3sCore(wiring.Component):
     def __init__(self, spec: BoardSpec) -> None:
         self._spec = spec
         super().__init__(
-            {"rx": In(1, init=1), "tx": Out(1, init=1), "leds": Out(8), "sdram": Out(SdramPins(_PART))}
+            {"rx": In(1, init=1), "tx": Out(1, init=1), "leds": Out(8), "sdram": Out(SdramPins(PART))}
         )
 
     def elaborate(self, platform: object) -> Module:
@@ -67,7 +68,7 @@ class Ulx3sCore(wiring.Component):
         spec, c = self._spec, self._spec.config
         m.submodules.system = system = BoardSystem(spec)
         m.submodules.memory = memory = SdramController(
-            _PART, spec.clock_hz, addr_width=c.address_width, data_width=c.derived.data_width,
+            PART, spec.clock_hz, addr_width=c.address_width, data_width=c.derived.data_width,
             read_delay=self.READ_DELAY,
         )  # fmt: skip
         connect(m, system.read, memory.read)

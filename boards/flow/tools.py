@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fastcar_hw.export import ToolError
 
-__all__ = ["digest", "find_tool", "run_tool", "tool_version"]
+__all__ = ["find_tool", "first_error", "run_tool", "tool_version"]
 
 
 def find_tool(name: str) -> str:
@@ -31,14 +30,6 @@ def tool_version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         raise ToolError(f"{package} is not installed: `pip install 'fastcar[boards]'`") from None
-
-
-def digest(parts: Iterable[bytes]) -> str:
-    """Return a name for contents."""
-    state = hashlib.sha256()
-    for part in parts:
-        state.update(len(part).to_bytes(8, "little") + part)
-    return state.hexdigest()[:20]
 
 
 def run_tool(
@@ -91,4 +82,4 @@ def run_tool(
 def first_error(folder: Path, log: str) -> str:
     """Return the first error that a tool printed, or its last line."""
     lines = [line.strip() for line in (folder / log).read_text(encoding="utf-8").splitlines() if line.strip()]
-    return next((line for line in lines if "ERROR" in line.upper()), lines[-1] if lines else "no message")
+    return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no message")

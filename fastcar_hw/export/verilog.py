@@ -14,12 +14,12 @@ from amaranth.back import rtlil
 from ..config import AcceleratorConfig
 from .top import AxiTop
 
-__all__ = ["ToolError", "run_yosys", "to_verilog"]
+__all__ = ["PASSES", "ToolError", "run_yosys", "to_verilog"]
 
 #: Processes become multiplexers before they are written.  Kept as ``always @*`` blocks, those that assign a
 #: constant have nothing to wait for and, by the language, never run: Verilator showed wires that stayed 0.
 #: It also verilates four times faster this way.
-_PASSES = ("proc -norom", "opt -full", "opt_clean", "memory_collect", "write_verilog -noattr")
+PASSES = ("proc -norom", "opt -full", "opt_clean", "memory_collect", "write_verilog -noattr")
 
 
 class ToolError(RuntimeError):
@@ -80,6 +80,6 @@ def to_verilog(config: AcceleratorConfig, name: str = "fastcar") -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         design = rtlil.convert(AxiTop(config), name=name, emit_src=False)
-    text = run_yosys("\n".join([f"read_rtlil <<rtlil\n{design}\nrtlil", f"hierarchy -top {name}", *_PASSES]))
+    text = run_yosys("\n".join([f"read_rtlil <<rtlil\n{design}\nrtlil", f"hierarchy -top {name}", *PASSES]))
     start = text.index("module ")
     return f"// FastCar accelerator {config.name!r}, hardware {config.hash:016x}\n\n{text[start:]}"

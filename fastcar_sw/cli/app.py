@@ -23,7 +23,7 @@ from ..train import TrainError
 from ..video.clips import ClipError
 from ..video.io import VideoError
 from ..video.tokenizer import TokenizerError
-from . import compare, demo, generate, info, quantize, simulate, train
+from . import build, compare, demo, generate, info, quantize, run, simulate, train
 from .common import CheckFailed, UsageError
 
 __all__ = ["main"]
@@ -42,7 +42,7 @@ app = typer.Typer(
     help="FPGA accelerators for auto-regressive video models, with a bit-exact twin.",
 )  # fmt: skip
 for _command in (demo.demo, generate.generate, info.info, simulate.simulate, compare.compare, train.train,
-                 quantize.quantize):
+                 quantize.quantize, build.build, run.run):
     app.command()(_command)
 
 
@@ -55,10 +55,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command and exit: 0 success, 1 a check failed, 2 bad usage or input, 130 interrupted."""
     # A job manager's request to end is Ctrl-C by another name: what is half-written goes away.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    sys.exit(run(arguments))
+    sys.exit(run_command(arguments))
 
 
-def run(arguments: list[str] | None = None) -> int:
+def run_command(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit code."""
     try:
         result = app(args=arguments, standalone_mode=False)

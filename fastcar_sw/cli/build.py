@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from boards.catalogue import board
-from boards.flow import BuildResult, build as build_board
+from boards.flow import BuildResult
+from boards.flow import build as build_board
 from boards.flow.picture import draw_utilisation
 from boards.flow.report import to_markdown
 
-from ..engines.verilator.build import cache_folder
+from ..engines.verilator.toolchain import cache_folder
 from .common import CheckFailed, JsonOption, OutOption, Reporter
 from .outputs import Outputs
 from .tables import print_rows, result_console
@@ -26,7 +27,7 @@ __all__ = ["build"]
 def build(
     name: Annotated[str, typer.Option("--board", help="Board; an unknown name lists those that exist.")],
     out: OutOption = Path("fastcar-build"),
-    seeds: Annotated[int, typer.Option(min=1, max=64, help="Placements to try, side by side; the best one counts.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=64, help="Placements to try; the best one counts.")] = 1,
     first_seed: Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Of the first placement.")] = 1,
     jobs: Annotated[int | None, typer.Option(min=1, max=64, help="Placements at once (one a processor).")] = None,
     json_file: JsonOption = None,

@@ -25,7 +25,7 @@ from .outputs import Outputs
 from .prompts import load_tokens
 from .tables import print_fields, print_rows, result_console
 
-__all__ = ["generate"]
+__all__ = ["compile_model", "generate"]
 
 _TARGETS = ("verilog",)
 #: Models whose training notes name these data are calibrated on clips of the traffic generator.
@@ -65,7 +65,7 @@ def generate(
         image = None
         if video_model is not None:
             with reporter.task("quantize and compile the model"):
-                image = _image(video_model, accelerator, calibration, seed, reporter)
+                image = compile_model(video_model, accelerator, calibration, seed, reporter)
         with reporter.task(f"generate Verilog of {accelerator.name}"):
             files = _files(accelerator, shapes, image)
         for name, text in files.items():
@@ -92,8 +92,9 @@ def _agreed(shapes: ModelConfig | None, found: ModelConfig, config: str) -> Mode
     return found
 
 
-def _image(model: VideoModel, accelerator: AcceleratorConfig, calibration: Path | None, seed: int,
-           reporter: Reporter) -> Image:  # fmt: skip
+def compile_model(model: VideoModel, accelerator: AcceleratorConfig, calibration: Path | None, seed: int,
+                  reporter: Reporter) -> Image:  # fmt: skip
+    """Quantize a model on typical tokens and compile it."""
     shapes = model.config
     if calibration is not None:
         tokens = torch.from_numpy(load_tokens(calibration, shapes.vocab, "calibration"))

@@ -16,7 +16,7 @@ from ..image import Image
 from ..model import VideoModel
 from ..video.io import write_gif
 from .common import JsonOption, OutOption, Reporter, SeedOption, UsageError, json_text, video_model_of
-from .generate import _image as compiled
+from .generate import compile_model
 from .outputs import Outputs
 from .run_options import RunOptions, RunRequest
 from .running import RunResult, show_run, write_run
@@ -60,7 +60,7 @@ def run(
             spec.config.check_model(video_model.config)
             file = outputs.path("model.fcar")
             with reporter.task("quantize and compile the model"):
-                compiled(video_model, spec.config, None, seed, reporter).save(file)
+                compile_model(video_model, spec.config, None, seed, reporter).save(file)
         Image.load(file).check(spec.config)
         request = RunOptions(
             image=file, prompt=prompt, frames=frames, gate=gate, threshold=threshold, definition=definition,

@@ -1,5 +1,6 @@
 """The host link: hardware bridge and driver, each against the other and against a bad line."""
 
+import gc
 import random
 import struct
 import zlib
@@ -100,8 +101,9 @@ class Bench:
 
         self.sim.add_testbench(main)
         self.sim.add_testbench(listen, background=True)
-        self.sim.run_until(400_000e-6)
-        assert done, "the link hangs"
+        # Every wait of a script is bounded.
+        self.sim.run()
+        assert done
 
     async def send(self, ctx, data, cycles=CYCLES):
         for byte in data:
@@ -110,7 +112,7 @@ class Bench:
                 await ctx.tick().repeat(cycles)
 
     async def reply(self, ctx, limit=40_000):
-        """Return (sequence, status, payload) of the next reply, or None when the line stays silent."""
+        """Return (sequence, status, payload) of the next reply."""
         for _ in range(limit):
             if len(self.replies) >= 5:
                 assert self.replies[0] == REPLY_START
@@ -121,9 +123,7 @@ class Bench:
                     self.replies.clear()
                     return sequence, status, content
             await ctx.tick()
-            if not self.replies and not limit:
-                break
-        return None
+        raise AssertionError("no reply")
 
     async def ask(self, ctx, *arguments):
         await self.send(ctx, frame(*arguments))
@@ -251,7 +251,10 @@ def test_a_rate_that_cannot_be_made_is_refused(clock, baud):
         divider(clock, baud)
 
 
+@pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")
 def test_a_width_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="data_width"):
         HostBridge(Identity(version=1, data_width=48, memory_bytes=1, clock_hz=1_000_000, config_hash=0),
                    register_width=12, addr_width=20, baud=BAUD)  # fmt: skip
+    # What was never finished is collected while nobody minds.
+    gc.collect()

@@ -17,7 +17,7 @@ from fastcar_hw.export import to_verilog
 from fastcar_hw.presets import accelerator_preset, model_preset
 from fastcar_sw.cli import generate as generate_command
 from fastcar_sw.cli import running
-from fastcar_sw.cli.app import run
+from fastcar_sw.cli.app import run_command as run
 from fastcar_sw.image import Image, compile_image
 from fastcar_sw.model import VideoModel, save_model
 from fastcar_sw.quantize import quantize, random_model

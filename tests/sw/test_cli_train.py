@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastcar_sw.cli.app import run
+from fastcar_sw.cli.app import run_command as run
 from fastcar_sw.cli.common import Reporter
 from fastcar_sw.model import load_model, shipped_model
 from fastcar_sw.quantized import QuantizedModel

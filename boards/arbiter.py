@@ -29,7 +29,8 @@ class AxiArbiter(wiring.Component):
     Notes
     -----
     A request takes a cycle more than without the arbiter: the choice is made in one cycle and stays until the request
-    is taken.  Beats pass without delay.  A burst of writes ends with its response before the next one begins.
+    is taken.  Beats that are read pass without delay, those that are written through a queue.  A burst of writes ends
+    with its response before the next one begins.
     """
 
     def __init__(self, addr_width: int, data_width: int, outstanding: int = 8) -> None:
@@ -79,6 +80,14 @@ class AxiArbiter(wiring.Component):
 
     def _writes(self, m: Module) -> None:
         slave = self.write
+        # Whether the memory takes a beat must not reach into the masters within a cycle.
+        beat = slave.w.payload
+        m.submodules.beats = beats = fifo.SyncFIFOBuffered(width=len(beat.as_value()), depth=4)
+        m.d.comb += [
+            beat.as_value().eq(beats.r_data),
+            slave.w.valid.eq(beats.r_rdy),
+            beats.r_en.eq(slave.w.ready),
+        ]
         turn, chosen = Signal(), Signal()
         with m.FSM():
             with m.State("CHOOSE"):
@@ -99,12 +108,12 @@ class AxiArbiter(wiring.Component):
                 for number, master in enumerate(self.writes):
                     with m.If(chosen == number):
                         m.d.comb += [
-                            slave.w.valid.eq(master.w.valid),
-                            slave.w.payload.eq(master.w.payload),
-                            master.w.ready.eq(slave.w.ready),
+                            beats.w_en.eq(master.w.valid),
+                            beats.w_data.eq(master.w.payload),
+                            master.w.ready.eq(beats.w_rdy),
                         ]
-                with m.If(slave.w.valid & slave.w.ready & slave.w.payload.last):
-                    m.next = "ANSWER"
+                        with m.If(master.w.valid & beats.w_rdy & master.w.payload.last):
+                            m.next = "ANSWER"
             with m.State("ANSWER"):
                 for number, master in enumerate(self.writes):
                     m.d.comb += master.b.payload.eq(slave.b.payload)

@@ -1,7 +1,5 @@
 """The rewindable beat FIFO between the prefetcher and its three consumers."""
 
-import itertools
-
 from amaranth.hdl import Module, Signal, unsigned
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -75,6 +73,8 @@ class BeatFifo(wiring.Component):
     LATENCY = 3
     #: Cycles without a transfer that a rewind costs, its own included.
     REWIND = 3
+    #: Words that wait in front of the memory.
+    LOOK_AHEAD = 3
 
     def __init__(self, config: AcceleratorConfig) -> None:
         self._config = config
@@ -117,16 +117,18 @@ class BeatFifo(wiring.Component):
             m.d.sync += tail.eq(tail + 1)
 
         # Words of look-ahead hide the latency of the memory: one on its way, and up to three waiting, so that a read
-        # need not know whether a word leaves in the same cycle.
-        waiting = [Signal(self._tagged, name=f"waiting_{n}") for n in range(3)]
-        front = waiting[0]
-        count = Signal(range(len(waiting) + 1))
+        # need not know whether a word leaves in the same cycle.  They wait in a ring: what leaves moves a pointer only.
+        m.submodules.ring = ring = memory.Memory(shape=self._tagged, depth=4, init=[])
+        waiting, arrival = ring.read_port(domain="comb"), ring.write_port()
+        first, place = Signal(2), Signal(2)
+        front = waiting.data
+        count = Signal(range(self.LOOK_AHEAD + 1))
         coming = Signal()
         transfer = Signal()
         rewind = self.matrix.rewind
         m.d.comb += [
             read.addr.eq(fetched[:bits]),
-            read.en.eq((fetched != tail) & (count + coming < len(waiting))),
+            read.en.eq((fetched != tail) & (count + coming < self.LOOK_AHEAD)),
         ]
         m.d.sync += coming.eq(read.en)
         with m.If(read.en):
@@ -134,11 +136,16 @@ class BeatFifo(wiring.Component):
         remain = Signal.like(count)
         m.d.comb += remain.eq(count - transfer)
         m.d.sync += count.eq(remain + coming)
+        m.d.comb += [
+            waiting.addr.eq(first),
+            arrival.addr.eq(place),
+            arrival.data.eq(read.data),
+            arrival.en.eq(coming),
+        ]
         with m.If(transfer):
-            m.d.sync += [word.eq(behind) for word, behind in itertools.pairwise(waiting)]
-        for place, word in enumerate(waiting):
-            with m.If(coming & (remain == place)):
-                m.d.sync += word.eq(read.data)
+            m.d.sync += first.eq(first + 1)
+        with m.If(coming):
+            m.d.sync += place.eq(place + 1)
 
         valid = (count != 0) & ~rewind
         ports = {Dest.MATRIX: self.matrix.stream, Dest.VECTOR: self.vector, Dest.CTRL: self.ctrl}
@@ -155,10 +162,13 @@ class BeatFifo(wiring.Component):
         other = transfer & (front.dest != Dest.MATRIX)
         with m.If(self.matrix.commit | other):
             m.d.comb += next_base.eq(head + transfer)
-        m.d.sync += [base.eq(next_base), self.freed_count.eq((next_base - base)[: bits + 1])]
+        base_before = Signal.like(base)
+        m.d.sync += [base.eq(next_base), base_before.eq(base)]
+        m.d.comb += self.freed_count.eq((base - base_before)[: bits + 1])
 
         with m.If(rewind):
-            m.d.sync += [fetched.eq(base), head.eq(base), count.eq(0), coming.eq(0)]
+            m.d.sync += [fetched.eq(base), head.eq(base), count.eq(0), coming.eq(0), first.eq(0), place.eq(0)]
         with m.If(self.flush):
-            m.d.sync += [signal.eq(0) for signal in (tail, fetched, head, base, count, coming, self.freed_count)]
+            m.d.sync += [signal.eq(0) for signal in (tail, fetched, head, base, count, coming, first, place)]
+            m.d.sync += base_before.eq(0)
         return m

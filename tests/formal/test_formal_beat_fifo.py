@@ -40,6 +40,7 @@ class BeatFifoProof(wiring.Component):
         depth = self._config.weight_fifo_depth
         # Beats that are not freed, and those of them that were read.
         level, reads = Signal(range(depth + 1)), Signal(range(depth + 1))
+        freed_before = Signal(range(depth + 1))
         # The chosen beat: its place behind the oldest one.
         chosen, place = Signal(), Signal(range(depth))
         its_dest, its_beat = Signal(Dest), Signal(unsigned(self._config.derived.data_width))
@@ -51,12 +52,14 @@ class BeatFifoProof(wiring.Component):
             """State what makes the induction close: pointers agree with counts, the chosen beat is in its place."""
             base, head, fetched, tail = (inner[name] for name in ("base", "head", "fetched", "tail"))
             count, coming, bits = inner["count"], inner["coming"], inner["bits"]
-            look = inner["storage"].read_port(domain="comb")
+            look, near = (inner[name].read_port(domain="comb") for name in ("storage", "ring"))
             inside.d.comb += [
                 Assert((tail - base)[: bits + 1] == level),
                 Assert((head - base)[: bits + 1] == reads),
                 Assert((fetched - head)[: bits + 1] == count + coming),
                 Assert(count + coming <= level - reads),
+                Assert((base - inner["base_before"])[: bits + 1] == freed_before),
+                Assert((inner["place"] - inner["first"])[:2] == count[:2]),
                 Assert((reads <= level) & (ripe <= older) & (older <= level) & (level - older <= 1)),
                 look.addr.eq((base + place)[:bits]),
             ]
@@ -71,9 +74,10 @@ class BeatFifoProof(wiring.Component):
                 inside.d.comb += [Assert(count == 0), Assert(coming == ((excused == 1) & (waiting != 0)))]
             with inside.If(chosen):
                 inside.d.comb += Assert((place < level) & (its_dest.as_value() < len(Dest)))
-                words = [look.data, *inner["waiting"], inner["read"].data]
+                words = [look.data, near.data, inner["read"].data]
                 ahead = place - reads
-                where = [1, *((ahead == n) & (count > n) for n in range(3)), (ahead == count) & coming]
+                inside.d.comb += near.addr.eq((inner["first"] + ahead)[:2])
+                where = [1, ahead < count, (ahead == count) & coming]
                 for word, there in zip(words, where, strict=True):
                     with inside.If(there):
                         inside.d.comb += [Assert(word.dest == its_dest), Assert(word.beat.as_value() == its_beat)]
@@ -94,7 +98,6 @@ class BeatFifoProof(wiring.Component):
             dut.flush.eq(self.flush),
         ]
         filled, taken, freed = Signal(), Signal(), Signal(range(depth + 1))
-        freed_before = Signal.like(freed)
         m.d.sync += freed_before.eq(freed)
         m.d.comb += filled.eq(self.valid & dut.i.ready)
         for number, (dest, port) in enumerate(ports.items()):
@@ -147,13 +150,13 @@ def test_beat_fifo(prove):
 MUTATIONS = {
     "overflows": ("self.i.ready.eq(self.level != depth)", "self.i.ready.eq(1)"),
     "reads what was not written": ("(fetched != tail) & ", ""),
-    "fetches one ahead": ("count + coming < len(waiting)", "count + coming < 2"),
+    "fetches one ahead": ("count + coming < self.LOOK_AHEAD", "count + coming < 2"),
     "rewinds too little": ("fetched.eq(base), head.eq(base), count", "fetched.eq(head), head.eq(base), count"),
-    "word on its way survives a rewind": ("head.eq(base), count.eq(0), coming.eq(0)", "head.eq(base), count.eq(0)"),
+    "word on its way survives a rewind": ("head.eq(base), count.eq(0), coming.eq(0),", "head.eq(base), count.eq(0),"),
     "commit forgets its own transfer": ("next_base.eq(head + transfer)", "next_base.eq(head)"),
     "others free nothing": ("self.matrix.commit | other", "self.matrix.commit"),
-    "offered to a stranger": ("mine = valid & (front.dest == dest)", "mine = valid & (waiting[1].dest == dest)"),
-    "flush forgets a word": ("base, count, coming, self.freed_count", "base, count, self.freed_count"),
+    "offered to a stranger": ("mine = valid & (front.dest == dest)", "mine = valid & (read.data.dest == dest)"),
+    "flush forgets a word": ("head, base, count, coming, first, place)", "head, base, count, first, place)"),
 }
 
 

@@ -8,7 +8,7 @@ comma := ,
 COMPILER := $(shell command -v c++ || command -v g++ || command -v clang++)
 EXTRAS := $(if $(COMPILER),dev,dev$(comma)zig)
 
-.PHONY: venv demo test lint bench clean
+.PHONY: venv demo test lint bench boards clean
 
 venv: $(STAMP)
 
@@ -32,6 +32,11 @@ lint: $(STAMP)
 # Speeds of the engines and of the twin, as ratios.
 bench: $(STAMP)
 	$(BIN)/python benchmarks/engines.py
+
+# Bitstreams of all boards; minutes to half an hour each in WebAssembly.
+boards: $(STAMP)
+	$(BIN)/fastcar build --board ecpix5-85f --out build/boards/ecpix5-85f
+	$(BIN)/fastcar build --board ulx3s-85f --out build/boards/ulx3s-85f
 
 clean:
 	rm -rf build $(VENV)

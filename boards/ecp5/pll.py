@@ -26,7 +26,7 @@ class PllSettings:
     output: int
 
     #: Limits of the device in Hz (Lattice FPGA-DS-02012): phase detector, oscillator.
-    DETECTOR = (10_000_000, 400_000_000)
+    DETECTOR = (3_125_000, 400_000_000)
     OSCILLATOR = (400_000_000, 800_000_000)
 
     @classmethod

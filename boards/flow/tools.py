@@ -66,8 +66,8 @@ def run_tool(
     except OSError as error:
         raise ToolError(f"{name} cannot be started: {error.strerror}") from None
     try:
-        with (folder / log).open("w", encoding="utf-8") as file:
-            for line in process.stdout or ():
+        with (folder / log).open("w", encoding="utf-8") as file, process.stdout as output:
+            for line in output:
                 file.write(line)
                 if watch is not None:
                     watch(line.rstrip())

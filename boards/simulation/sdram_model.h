@@ -18,11 +18,11 @@ public:
     // A rising edge of the memory's clock, with the pins before it.  `code` is ras_n, cas_n, we_n.
     void tick(bool cke, bool cs_n, unsigned code, unsigned ba, unsigned a, unsigned dqm, uint16_t dq, bool dq_driven) {
         now++;
+        // A word is on the pins in the cycle before the edge at which the controller takes it.
+        if (pipe[0].valid && dq_driven) fail("controller and memory drive the data pins together");
         for (size_t i = 0; i + 1 < pipe.size(); i++) pipe[i] = pipe[i + 1];
         pipe.back() = {};
         if (!cke) return;
-        // What the memory sends may be masked two cycles before.
-        if (pipe[0].valid && dq_driven) fail("controller and memory drive the data pins together");
         if (!ready && now < t.power_up && !cs_n && code != 7) fail("command before the power-up delay is over");
         if (ready && now - last_refresh > 9ull * t.refi) fail("no refresh for more than nine intervals");
         if (cs_n || code == 7) return;
@@ -122,7 +122,6 @@ private:
     void write(Bank &b, unsigned ba, unsigned a, unsigned dqm, uint16_t dq, bool driven) {
         access(b, a);
         if (!driven) fail("write without data");
-        if (pipe[0].valid) fail("write while the memory sends");
         uint16_t &cell = cells[place(ba, b.row, a)];
         if (!(dqm & 1)) cell = (cell & 0xFF00) | (dq & 0x00FF);
         if (!(dqm & 2)) cell = (cell & 0x00FF) | (dq & 0xFF00);

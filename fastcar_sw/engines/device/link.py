@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import serial  # type: ignore[import-untyped]
+import serial
 
 from boards.host.protocol import MAX_PAYLOAD, PROTOCOL_VERSION, Command, Identity, Status
 from fastcar_hw.config import AcceleratorConfig

@@ -1,6 +1,6 @@
 """From a design to a bitstream: synthesis, place and route, packing, and what came out of them."""
 
-from .build import BuildResult, SeedResult, build
+from .bitstream import BuildResult, SeedResult, build
 from .families import FAMILIES, Family
 
 __all__ = ["FAMILIES", "BuildResult", "Family", "SeedResult", "build"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .build import BuildResult
+from .bitstream import BuildResult
 
 __all__ = ["draw_utilisation"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..catalogue import BoardSpec
-from .build import BuildResult, SeedResult
+from .bitstream import BuildResult, SeedResult
 
 __all__ = ["table_row", "to_markdown"]
 

@@ -87,7 +87,7 @@ def test_an_unknown_board_and_a_missing_tool_are_bad_input(known, tmp_path, capf
     def missing(name):
         raise ToolError(f"{name} is not installed")
 
-    monkeypatch.setattr("boards.flow.build.find_tool", missing)
+    monkeypatch.setattr("boards.flow.bitstream.find_tool", missing)
     assert run_command(["build", "--board", "link", "--out", str(tmp_path / "out")]) == 2
     assert "is not installed" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -1,14 +1,16 @@
 """Whole boards: the driver, a serial line, the design of the device, its memory; the video is the twin's."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
 
-from boards import ecpix5, ulx3s
+from boards import catalogue, ecpix5, ulx3s
 from boards.simulation import SimulatedBoard
 from fastcar_hw.presets import MODELS, accelerator_preset
+from fastcar_sw.cli.app import run_command
 from fastcar_sw.driver import Driver
 from fastcar_sw.engines.device import DeviceLink
 from fastcar_sw.engines.link import EngineError
@@ -76,3 +78,26 @@ def test_a_pulled_cable_is_an_error_and_the_next_session_works():
             run = driver.generate(np.array([[3, 4]]), 6, max_cycles=10_000_000)
     twin = Twin(quantized, 1).generate(torch.tensor([[3, 4]]), 6)
     assert np.array_equal(run.tokens, twin.tokens.numpy())
+
+
+def test_the_command_runs_a_board(tmp_path, monkeypatch, capfd):
+    spec, board = ecpix5_board()
+    monkeypatch.setattr(catalogue, "boards", lambda: {spec.name: spec})
+    quantized = integers(2)
+    compile_image(quantized, spec.config)[0].save(tmp_path / "model.fcar")
+    (tmp_path / "prompt.json").write_text("[[3, 1, 4, 1]]")
+    command = ["run", "--board", spec.name, "--image", tmp_path / "model.fcar", "--prompt", tmp_path / "prompt.json",
+               "--frames", "3", "--gate", "tas", "--threshold", "0"]  # fmt: skip
+    with board:
+        ending = run_command([*map(str, command), "--port", board.port, "--out", str(tmp_path / "out"),
+                              "--json", str(tmp_path / "result.json")])  # fmt: skip
+    assert ending == 0, capfd.readouterr().err
+    gate = GateSettings(kind="tas", threshold=0.0)
+    twin = Twin(quantized, 1).generate(torch.tensor([[3, 1, 4, 1]]), 12, gate)
+    assert np.array_equal(np.load(tmp_path / "out" / "tokens.npy"), twin.tokens.numpy())
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["board"] == spec.name and result["tokens"] == twin.tokens.tolist()
+    assert result["counters"]["cycles"] > 10_000
+    # Nobody is at the port any more: nothing is written.
+    assert run_command([*map(str, command), "--port", board.port, "--out", str(tmp_path / "none")]) in (1, 2)
+    assert not (tmp_path / "none").exists()

@@ -60,7 +60,7 @@ class BoardSystem(wiring.Component):
         width = c.derived.data_width
         identity = Identity(
             version=PROTOCOL_VERSION, data_width=width, memory_bytes=spec.memory_bytes, clock_hz=spec.clock_hz,
-            config_hash=c.hash,
+            config_hash=spec.identity,
         )  # fmt: skip
         m.submodules.accelerator = accelerator = Accelerator(c)
         m.submodules.bridge = bridge = HostBridge(

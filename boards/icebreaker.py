@@ -1,0 +1,61 @@
+"""iCEBreaker with an iCE40 UP5K: the matrix unit alone, with its weights in the device's single-port memories.
+
+The smallest whole accelerator needs about three times the 5,280 cells of this device; its matrix unit fits, and makes
+all products of a decode step, while the host's twin does the rest.
+"""
+
+from amaranth.hdl import Module
+from amaranth.lib import io, wiring
+
+from fastcar_hw.config import AcceleratorConfig
+from fastcar_hw.presets import MODELS
+
+from .catalogue import BoardSpec
+from .ice40 import Spram
+from .matrix import MatrixCore
+
+__all__ = ["SPEC", "IcebreakerTop"]
+
+
+def _platform():
+    from amaranth_boards.icebreaker import ICEBreakerPlatform
+
+    return ICEBreakerPlatform(toolchain="IceStorm")
+
+
+SPEC = BoardSpec(
+    name="icebreaker", title="iCEBreaker", family="ice40", part="iCE40UP5K-SG48", kind="matrix",
+    config=AcceleratorConfig.for_model(
+        MODELS["test"], name="icebreaker", cores=1, rows=1, cols=4, lanes=1, vector_width=2, weight_fifo_depth=32,
+        burst_beats=16, outstanding=1, program_words=512, address_width=20,
+    ),
+    clock_hz=12_000_000, baud=1_000_000, memory_bytes=128 << 10, model="test", platform=_platform,
+    top=lambda spec: IcebreakerTop(spec),
+)  # fmt: skip
+
+
+class IcebreakerTop(wiring.Component):
+    """The whole device; its clock is the crystal's, and the platform resets until the block RAM can be written.
+
+    Parameters
+    ----------
+    spec
+        The board.
+    """
+
+    def __init__(self, spec: BoardSpec) -> None:
+        self._spec = spec
+        super().__init__({})
+
+    def elaborate(self, platform: object) -> Module:
+        """Build the module."""
+        m = Module()
+        m.submodules.core = core = MatrixCore(self._spec, Spram)
+        port = platform.request("uart", 0, dir="-")
+        m.submodules.rx_pin = rx_pin = io.Buffer("i", port.rx)
+        m.submodules.tx_pin = tx_pin = io.FFBuffer("o", port.tx)
+        m.d.comb += [core.rx.eq(rx_pin.i), tx_pin.o.eq(core.tx)]
+        for number, name in enumerate(("led_g", "led_r")):
+            m.submodules[f"led_pin_{number}"] = pin = io.FFBuffer("o", platform.request(name, dir="-"))
+            m.d.comb += pin.o.eq(core.leds[number])
+        return m

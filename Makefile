@@ -35,6 +35,7 @@ bench: $(STAMP)
 
 # Bitstreams of all boards; minutes to half an hour each in WebAssembly.
 boards: $(STAMP)
+	$(BIN)/fastcar build --board icebreaker --out build/boards/icebreaker
 	$(BIN)/fastcar build --board ecpix5-85f --out build/boards/ecpix5-85f
 	$(BIN)/fastcar build --board ulx3s-85f --out build/boards/ulx3s-85f
 

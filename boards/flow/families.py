@@ -83,7 +83,7 @@ def _pack_ecp5(platform: Any, routed: str, bitstream: str) -> list[str]:
 _ICE40_SYNTHESIS = (
     "synth_ice40 -dsp -top top -run begin:map_luts", "techmap -map +/ice40/latches_map.v", "abc -dress -lut 4",
     "ice40_wrapcarry -unwrap", "techmap -map +/ice40/ff_map.v", "clean", "opt_lut -tech ice40",
-    "synth_ice40 -top top -run map_cells:check", "write_json {netlist}",
+    "synth_ice40 -top top -run map_cells: -json {netlist}",
 )  # fmt: skip
 
 

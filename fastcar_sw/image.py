@@ -21,7 +21,7 @@ from .compiler.layout import Layout
 from .compiler.program import build_program
 from .quantized import QuantizedLinear, QuantizedModel
 
-__all__ = ["Image", "ImageError", "compile_image"]
+__all__ = ["Image", "ImageError", "compile_image", "matrix_tiles"]
 
 #: Behind the table: its length, its checksum, and what marks the end.
 _FOOTER, _FOOTER_MAGIC = "<II8s", b"FCARSECT"
@@ -233,7 +233,7 @@ def _rows16(values: np.ndarray, beat: int) -> bytes:
     return raw.tobytes()
 
 
-def _matrix(linear: QuantizedLinear, cols: int) -> bytes:
+def matrix_tiles(linear: QuantizedLinear, cols: int) -> bytes:
     """Return the tiles of a matrix: two beats of scales, then a beat a K-step."""
     out, width = linear.weight.shape
     weights = linear.weight.reshape(out // cols, cols, width).transpose(0, 2, 1).reshape(out // cols, -1)
@@ -273,13 +273,13 @@ def compile_image(model: QuantizedModel, config: AcceleratorConfig) -> tuple[Ima
         "positions": b"" if model.positions is None else _rows16(model.positions, beat),
         "rope": _rows16(model.rope, beat),
         "layers": b"".join(
-            _rows16(getattr(layer, name).gain, beat) if name.endswith("norm") else _matrix(getattr(layer, name), cols)
+            _rows16(getattr(layer, name).gain, beat) if name.endswith("norm") else matrix_tiles(getattr(layer, name), cols)
             for layer in model.layers
             for name in layout.layer_sections
             if name != "end"
         ),
         "final_norm": _rows16(model.final_norm.gain, beat),
-        "head": _matrix(model.head, cols),
+        "head": matrix_tiles(model.head, cols),
     }
     fields = [0] * 16
     fields[0], fields[1] = struct.unpack("<II", ImageHeader.MAGIC)

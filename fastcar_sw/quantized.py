@@ -194,6 +194,13 @@ class QuantizedModel:
         """Whether all layers have the same constants, so that one piece of program serves them all."""
         return all(layer.constants() == self.layers[0].constants() for layer in self.layers)
 
+    def matrices(self) -> Iterator[tuple[str, QuantizedLinear]]:
+        """Yield every matrix with its name, in the order of their use."""
+        for number, layer in enumerate(self.layers):
+            for name in LINEARS:
+                yield f"layers.{number}.{name}", getattr(layer, name)
+        yield "head", self.head
+
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield every array with the name that it has in the file."""
         yield "embedding", self.embedding

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import torch
 import typer
 
-from boards.catalogue import board
+from boards.catalogue import BoardSpec, board
 
-from ..driver import Driver, HardwareRun
-from ..engines.device import DeviceLink
+from ..compiler.decompile import quantized_model
+from ..driver import Driver
+from ..engines.device import DeviceLink, MatrixBoard
 from ..image import Image
 from ..model import VideoModel
+from ..twin import Twin
 from ..video.io import write_gif
 from .common import JsonOption, OutOption, Reporter, SeedOption, UsageError, json_text, video_model_of
 from .generate import compile_model
@@ -68,7 +73,7 @@ def run(
         ).request()  # fmt: skip
         if video_model is not None and video_model.config != request.image.model:
             raise UsageError(f"image {file} must be of the model {model}, not of {request.image.model.name!r}")
-        result = RunResult.of_hardware(spec.name, _run(request, port, spec.baud, reporter))
+        result = (_run if spec.kind == "accelerator" else _run_matrices)(spec, request, port, reporter)
         found = write_run(outputs, request, result)
         # The memory of a board is what it is.
         del found["memory"]
@@ -81,14 +86,36 @@ def run(
     console.print(f"Tokens and counters: {out}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _run(request: RunRequest, port: str, baud: int, reporter: Reporter) -> HardwareRun:
-    with reporter.task(f"load {port}") as update, DeviceLink(port, request.config, baud, progress=update) as link:
+@contextmanager
+def _linked(spec: BoardSpec, request: RunRequest, port: str, reporter: Reporter) -> Iterator[DeviceLink]:
+    with (
+        reporter.task(f"load {port}") as update,
+        DeviceLink(port, request.config, spec.baud, progress=update, identity=spec.identity) as link,
+    ):
+        yield link
+
+
+def _run(spec: BoardSpec, request: RunRequest, port: str, reporter: Reporter) -> RunResult:
+    """Let an accelerator make the video."""
+    with _linked(spec, request, port, reporter) as link:
         driver = Driver(link)
         driver.load(request.image)
         with reporter.task("generate", request.total - 1) as position:
-            return driver.generate(
-                request.prompt, request.total, request.gate, request.sampling, progress=position
-            )  # fmt: skip
+            run = driver.generate(request.prompt, request.total, request.gate, request.sampling, progress=position)
+            return RunResult.of_hardware(spec.name, run)
+
+
+def _run_matrices(spec: BoardSpec, request: RunRequest, port: str, reporter: Reporter) -> RunResult:
+    """Let the twin make the video, with the products of the board."""
+    integers = quantized_model(request.image)
+    with _linked(spec, request, port, reporter) as link:
+        matrices = MatrixBoard(link)
+        matrices.load(integers)
+        with reporter.task("generate", request.total - 1) as position:
+            run = Twin(integers, len(request.prompt), linear=matrices.linear).generate(
+                torch.from_numpy(request.prompt), request.total, request.gate, request.sampling, progress=position
+            )
+            return RunResult.of_twin(run, spec.name)
 
 
 def _write_video(model: VideoModel, tokens: np.ndarray, path: Path) -> None:

@@ -43,11 +43,11 @@ class RunResult:
         return cls(engine, run.tokens, run.eligible, run.replayed, run.counters)
 
     @classmethod
-    def of_twin(cls, run: GenerationResult) -> RunResult:
+    def of_twin(cls, run: GenerationResult, engine: str = "twin") -> RunResult:
         """Take what is reported from a run of the twin."""
         compute, eligible = run.compute.numpy(), run.eligible.numpy()
         return cls(
-            "twin", run.tokens.numpy(), np.full(compute.shape[1:], int(eligible.sum())), (~compute).sum(0), None
+            engine, run.tokens.numpy(), np.full(compute.shape[1:], int(eligible.sum())), (~compute).sum(0), None
         )
 
     def measures(self, request: RunRequest) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ..compiler.ops import OpTag
 from ..quantized import QuantizedLayer, QuantizedModel
 from .attention import Attention, KVCache
 from .functions import Functions
-from .linear import Linear, activate
+from .linear import Linear, LinearFactory, activate
 from .mlp import MLP, ReplayCache
 from .norm import Norm, add_mantissas, mantissas
 from .replay import Gate
@@ -48,6 +48,8 @@ class DecoderLayer:
         The tables.
     device
         Where the tensors live.
+    linear
+        Makes the products.
     """
 
     def __init__(
@@ -57,13 +59,14 @@ class DecoderLayer:
         rope: Tensor,
         functions: Functions,
         device: torch.device | str,
+        linear: LinearFactory = Linear,
     ) -> None:
         self._slots = model.config.tokens_per_frame
         self._attn_norm = Norm(layer.attn_norm, model.e0, functions, device)
-        self._qkv = Linear((layer.query, layer.key, layer.value), device)
+        self._qkv = linear((layer.query, layer.key, layer.value), device)
         self._attention = Attention(model.config, layer, rope, functions)
-        self._output = Linear((layer.output,), device)
-        self._mlp = MLP(layer, Norm(layer.mlp_norm, model.e0, functions, device), functions, device)
+        self._output = linear((layer.output,), device)
+        self._mlp = MLP(layer, Norm(layer.mlp_norm, model.e0, functions, device), functions, device, linear)
 
     def __call__(
         self, x: Tensor, position: int, layer: int, state: LayerState, gate: Gate, trace: Recorder
@@ -127,18 +130,22 @@ class Decoder:
         The integers.
     device
         Where the tensors live.
+    linear
+        Makes the products.
     """
 
-    def __init__(self, model: QuantizedModel, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, model: QuantizedModel, device: torch.device | str = "cpu", linear: LinearFactory = Linear
+    ) -> None:
         self.functions = Functions(device)
         self._config = model.config
         self._embedding = torch.tensor(model.embedding, device=device)
         self._positions = None if model.positions is None else torch.tensor(model.positions, device=device)
         self._shifts = (model.embedding_shift, model.position_shift)
         rope = torch.tensor(model.rope.astype("int64"), device=device)
-        self._layers = [DecoderLayer(model, layer, rope, self.functions, device) for layer in model.layers]
+        self._layers = [DecoderLayer(model, layer, rope, self.functions, device, linear) for layer in model.layers]
         self._norm = Norm(model.final_norm, model.e0, self.functions, device)
-        self._head = Linear((model.head,), device)
+        self._head = linear((model.head,), device)
 
     def embed(self, tokens: Tensor, position: int, trace: Recorder) -> Tensor:
         """Return the residual stream int64 (lanes, hidden) of tokens int64 (lanes,) (section 3)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from ..quantized import QuantizedLinear
 from .rounding import exponent, magnitude, quantize, round_shift_saturate
 
-__all__ = ["CHUNK", "Activation", "Linear", "activate", "integer_matmul"]
+__all__ = ["CHUNK", "Activation", "Linear", "LinearFactory", "activate", "integer_matmul"]
 
 #: Longest product whose float32 sum is exact.  Every operand is an integer in -127..127, so every partial
 #: sum, in whatever order it is built, is an integer of magnitude <= 127 * 127 * 1024 = 16,516,096 < 2^24, and
@@ -90,3 +90,7 @@ class Linear:
             parts = [linear(x, w).long() for x, w in zip(inputs, self._chunks, strict=True)]
             acc = torch.stack(parts).sum(0)
         return round_shift_saturate(acc * self._scale, self._shift - act.exponent, 32)
+
+
+#: Makes what multiplies matrices that share their input: `Linear`, or something outside of the twin.
+LinearFactory = Callable[[Sequence[QuantizedLinear], torch.device | str], Callable[[Activation], Tensor]]

@@ -10,7 +10,7 @@ from fastcar_hw.config import ModelConfig
 from ..compiler.ops import OpTag
 from ..quantized import QuantizedLayer
 from .functions import Functions
-from .linear import Linear, activate
+from .linear import Linear, LinearFactory, activate
 from .norm import Norm, add_mantissas, mantissas
 from .rounding import round_shift_saturate
 from .trace import Recorder
@@ -55,14 +55,15 @@ class MLP:
         The tables.
     device
         Where the tensors live.
+    linear
+        Makes the products.
     """
 
-    def __init__(
-        self, layer: QuantizedLayer, norm: Norm, functions: Functions, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, layer: QuantizedLayer, norm: Norm, functions: Functions, device: torch.device | str = "cpu",
+                 linear: LinearFactory = Linear) -> None:  # fmt: skip
         self._norm = norm
-        self._gate_up = Linear((layer.gate, layer.up), device)
-        self._down = Linear((layer.down,), device)
+        self._gate_up = linear((layer.gate, layer.up), device)
+        self._down = linear((layer.down,), device)
         self._shifts = (layer.gate_shift, layer.silu_shift, layer.product_shift)
         self._functions = functions
 

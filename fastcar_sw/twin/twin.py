@@ -13,6 +13,7 @@ from ..model import ModelError
 from ..quantized import QuantizedModel
 from ..sampling import SamplingError, SamplingSettings
 from .decoder import Decoder, LayerState
+from .linear import Linear, LinearFactory
 from .replay import Gate
 from .sampler import Sampler
 from .trace import NO_TRACE, Trace, TraceEntry
@@ -73,6 +74,8 @@ class Twin:
         Sequences that are decoded side by side; they do not influence one another.
     device
         Any device of PyTorch with exact float32 and int64 arithmetic.
+    linear
+        Makes the matrix products; a board can do them in place of PyTorch.
 
     Raises
     ------
@@ -80,12 +83,13 @@ class Twin:
         When ``lanes`` is out of range.
     """
 
-    def __init__(self, model: QuantizedModel, lanes: int, *, device: torch.device | str = "cpu") -> None:
+    def __init__(self, model: QuantizedModel, lanes: int, *, device: torch.device | str = "cpu",
+                 linear: LinearFactory = Linear) -> None:  # fmt: skip
         if type(lanes) is not int or not 1 <= lanes <= 32:
             raise ModelError(f"lanes must be an integer in 1..32, not {lanes!r}")
         self.model, self.lanes = model, lanes
         self._device = torch.device(device)
-        self._decoder = Decoder(model, device)
+        self._decoder = Decoder(model, device, linear)
 
     @torch.inference_mode()
     def generate(

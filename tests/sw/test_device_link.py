@@ -153,7 +153,7 @@ def test_a_cable_pulled_in_a_transfer_and_the_next_session():
 
 
 def test_another_configuration_and_version():
-    wrong = (({"config_hash": 5}, "must carry 'board' with the hash"), ({"version": 9}, "version 1, not 9"))
+    wrong = (({"config_hash": 5}, "must carry 'board' with the identity"), ({"version": 9}, "version 1, not 9"))
     for options, text in wrong:
         model = BoardModel(**options)
         with pytest.raises(EngineError, match=text):

@@ -39,6 +39,8 @@ class DeviceLink(Link):
         frame that was cut is given up before the request is repeated.
     progress
         Called with bytes done and bytes in total while large pieces are written and compared.
+    identity
+        What the board must say of itself; the accelerator's hash when missing (see `boards.BoardSpec.identity`).
 
     Attributes
     ----------
@@ -59,7 +61,9 @@ class DeviceLink(Link):
     """
 
     def __init__(self, port: str, config: AcceleratorConfig, baud: int, *, timeout: float = 0.5,
-                 progress: Callable[[int, int], object] | None = None) -> None:  # fmt: skip
+                 progress: Callable[[int, int], object] | None = None,
+                 identity: int | None = None) -> None:  # fmt: skip
+        self._expected = config.hash if identity is None else identity
         self.config, self._name, self._baud, self._timeout = config, port, baud, timeout
         self._progress = progress
         self._finder, self._sequence = ReplyFinder(), 0
@@ -163,9 +167,9 @@ class DeviceLink(Link):
             raise EngineError(
                 f"host link at {self._name} must have version {PROTOCOL_VERSION}, not {identity.version}"
             )
-        if identity.config_hash != self.config.hash:
+        if identity.config_hash != self._expected:
             raise EngineError(
-                f"board at {self._name} must carry {self.config.name!r} with the hash {self.config.hash:016x}, "
+                f"board at {self._name} must carry {self.config.name!r} with the identity {self._expected:016x}, "
                 f"not {identity.config_hash:016x}"
             )
         return identity

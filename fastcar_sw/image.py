@@ -273,7 +273,9 @@ def compile_image(model: QuantizedModel, config: AcceleratorConfig) -> tuple[Ima
         "positions": b"" if model.positions is None else _rows16(model.positions, beat),
         "rope": _rows16(model.rope, beat),
         "layers": b"".join(
-            _rows16(getattr(layer, name).gain, beat) if name.endswith("norm") else matrix_tiles(getattr(layer, name), cols)
+            _rows16(getattr(layer, name).gain, beat)
+            if name.endswith("norm")
+            else matrix_tiles(getattr(layer, name), cols)
             for layer in model.layers
             for name in layout.layer_sections
             if name != "end"

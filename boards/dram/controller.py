@@ -5,7 +5,7 @@ from amaranth.lib import data, fifo, wiring
 from amaranth.lib.wiring import In, Out
 
 from fastcar_hw.config import ConfigError
-from fastcar_hw.memory.axi import BURST_INCR, AxiReadSignature, AxiWriteSignature, Response
+from fastcar_hw.memory.axi import AxiReadSignature, AxiWriteSignature, Response, whole_beats
 
 from .part import SdramPart
 from .pins import SdramPins
@@ -146,7 +146,7 @@ class SdramController(wiring.Component):
 
         def accept(request, is_write: int) -> None:
             shift = (self._width // 8).bit_length() - 1
-            legal = (request.size == shift) & (request.burst == BURST_INCR) & (request.addr[:shift] == 0)
+            legal = whole_beats(request, self._width)
             inside = (request.addr + ((request.len + 1) << shift)) <= part.size
             m.d.sync += [
                 place.as_value().eq(request.addr[1:]),

@@ -1,12 +1,12 @@
-"""What every ECP5 board does around its system: clock, reset, pins."""
+"""What every ECP5 board does around its system: clock and reset."""
 
-from amaranth.hdl import ClockDomain, ClockSignal, Module, Signal
+from amaranth.hdl import ClockDomain, ClockSignal, Module
 from amaranth.lib import io
 from amaranth.lib.cdc import ResetSynchronizer
 
 from .pll import Pll
 
-__all__ = ["connect_leds", "connect_uart", "make_clock"]
+__all__ = ["make_clock"]
 
 
 def make_clock(m: Module, platform: object, name: str, input_hz: int, output_hz: int) -> Pll:
@@ -27,18 +27,3 @@ def make_clock(m: Module, platform: object, name: str, input_hz: int, output_hz:
     m.d.comb += [pll.i.eq(pin.i), ClockSignal().eq(pll.o)]
     m.submodules.reset = ResetSynchronizer(~pll.locked)
     return pll
-
-
-def connect_uart(m: Module, platform: object, rx: Signal, tx: Signal) -> None:
-    """Connect the board's serial port; both directions are registered at the pins."""
-    port = platform.request("uart", 0, dir="-")
-    m.submodules.rx_pin = rx_pin = io.Buffer("i", port.rx)
-    m.submodules.tx_pin = tx_pin = io.FFBuffer("o", port.tx)
-    m.d.comb += [rx.eq(rx_pin.i), tx_pin.o.eq(tx)]
-
-
-def connect_leds(m: Module, pins: list, leds: Signal) -> None:
-    """Connect as many lamps as there are pins."""
-    for number, port in enumerate(pins[: len(leds)]):
-        m.submodules[f"led_pin_{number}"] = pin = io.FFBuffer("o", port)
-        m.d.comb += pin.o.eq(leds[number])

@@ -5,7 +5,7 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from fastcar_hw.config import ConfigError
-from fastcar_hw.memory.axi import BURST_INCR, AxiReadSignature, AxiWriteSignature, Response
+from fastcar_hw.memory.axi import AxiReadSignature, AxiWriteSignature, Response, whole_beats
 
 __all__ = ["AxiPort", "PortSignature", "SinglePortMemory"]
 
@@ -136,7 +136,7 @@ class AxiPort(wiring.Component):
 
         def begin(request) -> None:
             first = request.addr >> shift
-            legal = (request.size == shift) & (request.burst == BURST_INCR) & (request.addr[:shift] == 0)
+            legal = whole_beats(request, 8 * self._beat)
             m.d.sync += [
                 place.eq(first), left.eq(request.len), good.eq(legal & (first + request.len < self._depth)),
             ]  # fmt: skip

@@ -4,7 +4,10 @@ from amaranth.hdl import unsigned
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["AxiLiteSignature", "AxiReadSignature", "AxiWriteSignature", "BURST_INCR", "CACHE_NORMAL", "Response"]
+__all__ = [
+    "AxiLiteSignature", "AxiReadSignature", "AxiWriteSignature", "BURST_INCR", "CACHE_NORMAL", "Response",
+    "whole_beats",
+]  # fmt: skip
 
 #: AxBURST of incrementing bursts, the only ones used here.
 BURST_INCR = 1
@@ -91,3 +94,17 @@ class AxiLiteSignature(wiring.Signature):
                 "r": In(stream.Signature(data.StructLayout({"data": 32, "resp": Response}))),
             }
         )
+
+
+def whole_beats(request, data_width: int):
+    """Return whether a request is for an incrementing burst of whole, aligned beats: what a simple slave serves.
+
+    Parameters
+    ----------
+    request
+        Payload of the channel AW or AR.
+    data_width
+        Bits of the bus.
+    """
+    shift = (data_width // 8).bit_length() - 1
+    return (request.size == shift) & (request.burst == BURST_INCR) & (request.addr[:shift] == 0)

@@ -6,7 +6,7 @@ from amaranth.sim import Simulator
 
 from fastcar_hw.memory.axi import BURST_INCR, Response
 
-__all__ = ["Master", "merged", "simulate", "traffic"]
+__all__ = ["Master", "illegal_requests", "merged", "simulate", "traffic"]
 
 
 class Master:
@@ -57,11 +57,14 @@ class Master:
         return Response((await self.take(ctx, self.w.b)).resp)
 
 
-def simulate(m, *benches):
+def simulate(m, *benches, background=()):
+    """Run until all benches have ended; those in the background may go on for ever."""
     sim = Simulator(m)
     sim.add_clock(1e-6)
     for bench in benches:
         sim.add_testbench(bench)
+    for bench in background:
+        sim.add_testbench(bench, background=True)
     sim.run()
 
 
@@ -84,3 +87,13 @@ async def traffic(ctx, master, content, base, rng, rounds):
         else:
             found, responses = await master.read(ctx, base + 8 * first, beats)
             assert found == content[first : first + beats] and responses == {Response.OKAY}
+
+
+async def illegal_requests(ctx, master, size):
+    """Make requests that a memory of so many bytes cannot serve; all of it must stay zero."""
+    for address, beats, options in ((size, 1, {}), (size - 8, 2, {}), (4, 1, {}), (0, 1, {"size": 2}),
+                                    (0, 2, {"burst": 0})):  # fmt: skip
+        assert await master.write(ctx, address, [1] * beats, **options) is Response.SLVERR
+        assert (await master.read(ctx, address, beats, **options))[1] == {Response.SLVERR}
+    for first in range(0, size // 8, 16):
+        assert (await master.read(ctx, 8 * first, 16))[0] == [0] * 16

@@ -8,11 +8,12 @@ from amaranth.hdl import Module
 from amaranth.lib import wiring
 
 from boards import catalogue, ulx3s
-from boards.ecp5.shell import connect_leds, connect_uart, make_clock
+from boards.ecp5.shell import make_clock
 from boards.flow import build
 from boards.flow.report import table_row, to_markdown
 from boards.host import HostBridge, Identity
 from boards.onchip import OnChipMemory
+from boards.pins import connect_leds, connect_uart
 from fastcar_hw.export import ToolError
 from fastcar_sw.cli.app import run_command
 

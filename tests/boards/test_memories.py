@@ -5,12 +5,11 @@ import random
 import pytest
 from amaranth.hdl import Module
 from amaranth.lib import wiring
-from axi_master import Master, simulate, traffic
+from axi_master import Master, illegal_requests, simulate, traffic
 
 from boards.arbiter import AxiArbiter
 from boards.onchip import OnChipMemory
 from fastcar_hw.config import ConfigError
-from fastcar_hw.memory.axi import Response
 
 SIZE = 1024
 
@@ -39,13 +38,7 @@ def test_illegal_requests_change_nothing():
     m.submodules.memory = memory = OnChipMemory(20, 64, SIZE)
 
     async def run(ctx):
-        master = Master(memory.read, memory.write)
-        for address, beats, options in ((SIZE, 1, {}), (SIZE - 8, 2, {}), (4, 1, {}), (0, 1, {"size": 2}),
-                                        (0, 2, {"burst": 0})):  # fmt: skip
-            assert await master.write(ctx, address, [1] * beats, **options) is Response.SLVERR
-            assert (await master.read(ctx, address, beats, **options))[1] == {Response.SLVERR}
-        for first in range(0, SIZE // 8, 16):
-            assert (await master.read(ctx, 8 * first, 16))[0] == [0] * 16
+        await illegal_requests(ctx, Master(memory.read, memory.write), SIZE)
 
     simulate(m, run)
 

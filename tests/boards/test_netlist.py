@@ -25,8 +25,8 @@ def test_the_netlist_makes_a_decode_step_of_the_twin():
         with DeviceLink(board.port, SPEC.config, SPEC.baud, timeout=30, identity=SPEC.identity) as line:
             matrices = MatrixBoard(line)
             matrices.load(quantized)
-            found = Twin(quantized, 1, linear=matrices.linear).generate(prompt, 2, trace=True)
-    want = Twin(quantized, 1).generate(prompt, 2, trace=True)
+            found = Twin(quantized, 1, linear=matrices.linear).generate(prompt, 2)
+    want = Twin(quantized, 1).generate(prompt, 2)
     assert torch.equal(found.logits, want.logits) and torch.equal(found.tokens, want.tokens)
     assert matrices.products == 7 * quantized.config.layers + 1
 

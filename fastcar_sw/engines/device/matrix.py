@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,17 +19,8 @@ from .link import DeviceLink
 
 __all__ = ["BoardLinear", "MatrixBoard"]
 
-#: Seconds that a product may take: at 12 MHz, the largest one that a memory holds takes hundredths of one.
+#: Seconds that a product may take: at 12 MHz, the largest one that a memory of 128 KiB holds takes milliseconds.
 _PATIENCE = 2
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a matrix is: byte address, and its shape."""
-
-    address: int
-    out: int
-    width: int
 
 
 class MatrixBoard:
@@ -54,10 +44,11 @@ class MatrixBoard:
 
     def __init__(self, link: DeviceLink) -> None:
         self._link, self._config = link, link.config
-        self._places: dict[int, _Place] = {}
+        #: Byte address of every matrix that was loaded.
+        self._places: dict[QuantizedLinear, int] = {}
         self._written: dict[MatrixRegister, int] = {}
-        self._vector = self._result = 0
-        self._model: QuantizedModel | None = None
+        # The vector is at the beginning of the memory, its result behind it.
+        self._result = 0
         self.products = 0
         found = link.read(MatrixRegister.MAGIC)
         if found != MAGIC:
@@ -76,7 +67,6 @@ class MatrixBoard:
         self._config.check_model(model.config)
         matrices = [matrix for _, matrix in model.matrices()]
         # The vector, its result, then the matrices, each from a beat on.
-        self._vector = 0
         self._result = _whole(max(matrix.weight.shape[1] for matrix in matrices), self._config)
         base = address = self._result + _whole(4 * max(matrix.weight.shape[0] for matrix in matrices), self._config)
         tiles = [matrix_tiles(matrix, self._config.cols) for matrix in matrices]
@@ -88,10 +78,8 @@ class MatrixBoard:
             )
         self._places = {}
         for matrix, raw in zip(matrices, tiles, strict=True):
-            self._places[id(matrix)] = _Place(address, *matrix.weight.shape)
+            self._places[matrix] = address
             address += len(raw)
-        # Places go by identity: the matrices must live as long as they are here.
-        self._model = model
         self._link.write_memory(base, b"".join(tiles))
 
     def linear(self, parts: Sequence[QuantizedLinear], device: torch.device | str = "cpu") -> BoardLinear:
@@ -103,7 +91,7 @@ class MatrixBoard:
             When one of them was not loaded.
         """
         del device
-        if any(id(part) not in self._places for part in parts):
+        if any(part not in self._places for part in parts):
             raise EngineError("a matrix must be loaded before it is used")
         return BoardLinear(self, parts)
 
@@ -115,12 +103,12 @@ class MatrixBoard:
         EngineError
             When the board refuses, or does not end.
         """
-        place, beat = self._places[id(matrix)], self._config.derived.beat_bytes
-        self._link.write_memory(self._vector, values.astype(np.int8).tobytes())
+        (out, width), beat = matrix.weight.shape, self._config.derived.beat_bytes
+        self._link.write_memory(0, values.astype(np.int8).tobytes())
         for register, value in (
-            (MatrixRegister.SHAPE, place.width | place.out // self._config.cols << 16),
-            (MatrixRegister.VECTOR, self._vector // beat),
-            (MatrixRegister.MATRIX, place.address // beat),
+            (MatrixRegister.SHAPE, width | out // self._config.cols << 16),
+            (MatrixRegister.VECTOR, 0),
+            (MatrixRegister.MATRIX, self._places[matrix] // beat),
             (MatrixRegister.RESULT, self._result // beat),
         ):
             if self._written.get(register) != value:
@@ -128,9 +116,9 @@ class MatrixBoard:
                 self._written[register] = value
         self._link.write(MatrixRegister.START, matrix.shift & 127 | (exponent & 255) << 8)
         if not self._link.wait(_PATIENCE * self._link.identity.clock_hz):
-            raise EngineError(f"the matrix engine did not end a product of {place.out} x {place.width}")
+            raise EngineError(f"the matrix engine did not end a product of {out} x {width}")
         self.products += 1
-        return np.frombuffer(self._link.read_memory(self._result, 4 * place.out), dtype="<i4")
+        return np.frombuffer(self._link.read_memory(self._result, 4 * out), dtype="<i4")
 
 
 class BoardLinear:
